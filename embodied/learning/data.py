@@ -1,0 +1,63 @@
+"""What flows from sim to learn, and the shape glossary.
+
+T chunk-steps of one episode, L tokens per chunk (C primitive actions x A dims), n rows of a learning batch (one row = one chunk).
+Tensors live on the CPU until the learner moves them. Rewards are unitless float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One whole episode as the policy lived it."""
+
+    episode: int  # ledger id: fixes all its randomness
+    group: int  # episodes with the same group started from the same initial state
+    inputs: dict[str, torch.Tensor]  # each [T, ...]: what policy.evaluate takes
+    choices: torch.Tensor  # [T, L] int64 or float32
+    logprobs: torch.Tensor  # [T, L] float32, at sampling time
+    mask: torch.Tensor  # [T, L] bool: tokens whose action was executed
+    rewards: torch.Tensor  # [T] float32, summed over the primitive steps of the chunk
+    values: torch.Tensor | None  # [T] float32 at sampling time
+    terminated: bool  # the env's own end: V after it is 0
+    truncated: bool  # the step budget: V after it is V(final observation)
+    final_inputs: dict[str, torch.Tensor] | None  # each [1, ...]: the observation after the last chunk; None when terminated
+    success: bool
+    steps: int  # primitive steps executed
+    version: int = 0  # weights version it was sampled with
+    meta: dict = field(default_factory=dict)  # task, init_state, seed: for the episode table
+
+    @property
+    def length(self) -> int:
+        return self.choices.shape[0]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows for one forward/backward; every field [n, ...]."""
+
+    inputs: dict[str, torch.Tensor]
+    choices: torch.Tensor  # [n, L]
+    logprobs: torch.Tensor  # [n, L] old log-probs
+    weights: torch.Tensor  # [n, L] float32: 0 for masked tokens, else the token's weight in the mean (1 = token mean, 1/len = sequence mean)
+    advantages: torch.Tensor  # [n, L] float32
+    returns: torch.Tensor  # [n] float32, value targets; zeros without a value head
+    values: torch.Tensor  # [n] float32, old values; zeros without a value head
+    reference: torch.Tensor | None = None  # [n, L, V] reference log-probabilities, when a KL term wants them
+
+    @property
+    def rows(self) -> int:
+        return self.choices.shape[0]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Sums, not means: the learner adds them up over micro-batches and divides once at the update."""
+
+    sum: torch.Tensor  # scalar with gradient: sum over tokens of weight * loss
+    count: float  # sum of the weights
+    metrics: dict[str, tuple[float, float]]  # name -> (sum, count)

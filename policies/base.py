@@ -1,0 +1,66 @@
+"""The policy contract: observations and uniform noise in, an action chunk out; the same numbers again for learning.
+
+Letters: b rows, C primitive actions per chunk, A dims per action, L = C * A tokens per chunk, n rows of a learning batch.
+A policy is a torch.nn.Module (scripted experts excepted). Sampling is by inverse CDF from one uniform per token,
+so a row's choice depends on (weights, observation, noise) only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Mapping, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """What a policy asks of an env; `build.check_fit` compares it with the EnvSpec."""
+
+    name: str
+    action_kind: str  # "discrete" | "continuous"
+    action_dims: int  # A
+    chunk: int  # C
+    cameras: tuple[str, ...] = ()  # the cameras it looks at, in order; () = no pictures, so none need be rendered
+    state: int | None = None  # S it needs; None = does not read `state`
+    language: bool = False
+    privileged: bool = False  # True for scripted experts
+    choices: int | None = None  # discrete actions only
+    gripper: str | None = None  # its own convention; the codec translates to the env's
+
+
+@dataclass(frozen=True)
+class ActionChunk:
+    choices: torch.Tensor  # [b, L] int64 (categorical) or float32 (Gaussian, before clipping)
+    logprobs: torch.Tensor  # [b, L] float32, of the choices, at the sampling temperature
+    mask: torch.Tensor  # [b, L] bool, False for padding tokens
+    actions: np.ndarray  # [b, C, A] float32 (int64 [b, C, 1] for a discrete env), in the env's convention
+    values: torch.Tensor | None  # [b] float32, V of each observation; None without a value head
+    inputs: dict[str, torch.Tensor] = field(default_factory=dict)  # what `evaluate` needs, each [b, ...]
+    labels: np.ndarray | None = None  # [b, C, A] what a demonstration should teach, where it differs from `actions`
+
+
+@dataclass(frozen=True)
+class TokenStats:
+    logprobs: torch.Tensor  # [n, L] float32
+    entropy: torch.Tensor  # [n, L] float32, nats
+    values: torch.Tensor | None  # [n] float32
+    distribution: torch.Tensor | None = None  # [n, L, V] log-probabilities; only when asked for
+
+
+@runtime_checkable
+class Policy(Protocol):
+    spec: PolicySpec
+
+    def prepare(self, observation: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+        """Batched observation (arrays [b, ...]; `instruction` a list of b str) -> model inputs, each [b, ...], as compact as can be (pixels stay uint8)."""
+
+    def act(self, observation: Mapping[str, np.ndarray], noise: np.ndarray | None) -> ActionChunk:
+        """noise: [b, L] float64 in (0, 1), or None for the greedy choice."""
+
+    def evaluate(self, inputs: dict[str, torch.Tensor], choices: torch.Tensor, distribution: bool = False) -> TokenStats:
+        """Log-probs of given choices with gradient, at the temperature and vocabulary mask of `act`."""
+
+    def encode(self, actions: np.ndarray) -> torch.Tensor:
+        """[n, C, A] actions in the env's convention -> choices [n, L]: what imitation trains on."""
