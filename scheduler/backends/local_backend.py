@@ -1,0 +1,69 @@
+"""This process and its workers under the wall clock. Inline stages run inside `submit`; the others run in worker processes meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Mapping
+
+from scheduler.backends.base import Call, Event, Outcome, StageWorker
+
+SLICE = 0.05  # seconds: with several asynchronous stages outstanding, how long each is waited for in turn
+
+
+class LocalBackend:
+    def __init__(self, stages: Mapping[str, StageWorker]) -> None:
+        self._stages = dict(stages)
+        self._origin = time.perf_counter()
+        self._started: dict[int, tuple[Call, float]] = {}
+        self._events: deque[Event] = deque()
+
+    def now(self) -> float:
+        return time.perf_counter() - self._origin
+
+    def submit(self, call: Call) -> None:
+        stage = self._stages[call.stage]
+        self._started[call.number] = (call, self.now())
+        if call.kind in ("load", "unload"):
+            getattr(stage, call.kind)()
+            outcome: Outcome | None = Outcome()
+        else:
+            outcome = stage.start(call)
+        if outcome is not None:
+            self._record(call, outcome)
+
+    def wait(self, block: bool) -> list[Event]:
+        """Every event known; with `block`, at least one while a call is outstanding."""
+        waiting = self._outstanding_stages()
+        for stage in waiting:
+            self._collect(stage, 0.0)
+        while block and not self._events and waiting:
+            for stage in waiting:
+                self._collect(stage, None if len(waiting) == 1 else SLICE)
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    def close(self) -> None:
+        """Closes every stage, also when one of them fails to; the first failure is raised at the end."""
+        failure: Exception | None = None
+        for stage in self._stages.values():
+            try:
+                stage.close()
+            except Exception as error:  # the others must still be closed
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _outstanding_stages(self) -> list[str]:
+        return sorted({call.stage for call, _ in self._started.values()})
+
+    def _collect(self, stage: str, timeout: float | None) -> None:
+        for call, outcome in self._stages[stage].ready(timeout):
+            self._record(call, outcome)
+
+    def _record(self, call: Call, outcome: Outcome) -> None:
+        _, start = self._started[call.number]
+        if outcome.done:
+            del self._started[call.number]
+        self._events.append(Event(call, outcome, start, self.now()))
