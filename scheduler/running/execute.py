@@ -1,0 +1,213 @@
+"""The executor: a state machine that says what may run, and the short loop that drives it with a backend.
+
+Guarantees: every item the source emits reaches the sink once; a round's update runs when all its items are in; sampling of a
+round starts only when `staleness.may_start` allows; a device has one holder at a time. It reads no clock and no payload.
+A lease is taken by one stage at a time and only while nothing runs on the device, and no stage waits for a second device
+while it holds a first one, so leases cannot deadlock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterator
+
+from scheduler.backends.base import Backend, Call, Event, Item
+from scheduler.running.channel import Channel
+from scheduler.running.flow import Flow
+from scheduler.running.staleness import may_start
+from scheduler.timeline import Span, Timeline
+
+
+class Stopped(Exception):
+    """The caller asked to stop; what was in flight is dropped. `round` is the first round without an update."""
+
+    def __init__(self, round_number: int) -> None:
+        super().__init__(f"stopped in round {round_number}")
+        self.round = round_number
+
+
+@dataclass
+class RoundResult:
+    number: int
+    items: list[Item]  # what the source emitted, in ledger order
+    report: Any  # what the sink's update returned; None without a sink
+    timeline: Timeline
+
+
+@dataclass
+class _Group:
+    """One slot group. `turn` is whose move it is; `payload` what the last one answered."""
+
+    round: int
+    turn: str
+    payload: Any = None
+    busy: bool = False
+
+
+@dataclass
+class _Round:
+    channels: dict[str, Channel]
+    groups_left: int
+    items: list[Item] = field(default_factory=list)
+    updating: bool = False
+
+
+class State:
+    """`next_call` proposes, `submitted` and `apply` record. Rounds are numbered from `first` to `last` - 1."""
+
+    def __init__(self, flow: Flow, first: int, last: int) -> None:
+        self.flow, self.first, self.last = flow, first, last
+        self.groups = [_Group(first, flow.source) for _ in range(flow.groups)]
+        self.rounds: dict[int, _Round] = {}
+        self.done = first  # rounds completed: the first round that is not
+        self.running: dict[int, Call] = {}
+        self.holder: dict[str, str] = {}  # device -> the stage that holds its lease
+        self._numbers = 0
+
+    @property
+    def finished(self) -> bool:
+        return self.done >= self.last and not self.running
+
+    def next_call(self) -> Call | None:
+        """The next call that may run, by the flow's priority; None while everything waits for an event."""
+        for stage in self.flow.priority:
+            call = self._call_for(stage)
+            if call is None:
+                continue
+            device = self.flow.devices.get(stage)
+            if device is None or self.holder.get(device) == stage:
+                return call
+            if any(self.flow.devices.get(other.stage) == device for other in self.running.values()):
+                continue  # the device is in use; its holder keeps it until then
+            holder = self.holder.get(device)
+            return self._new(holder, "unload", call.round) if holder else self._new(stage, "load", call.round)
+        return None
+
+    def submitted(self, call: Call) -> None:
+        self.running[call.number] = call
+        if call.kind == "turn":
+            self.groups[call.group].busy = True
+        elif call.kind == "granule":
+            self.rounds[call.round].channels[call.stage].take()
+        elif call.kind == "update":
+            self.rounds[call.round].updating = True
+
+    def apply(self, event: Event) -> RoundResult | None:
+        """Records an event; a RoundResult (its timeline still empty) when it completed a round."""
+        call, outcome = event.call, event.outcome
+        for item in outcome.items:
+            self._emit(call, item)
+        if not outcome.done:
+            return None
+        del self.running[call.number]
+        if call.kind in ("load", "unload"):
+            device = self.flow.devices[call.stage]
+            self.holder.pop(device, None)
+            if call.kind == "load":
+                self.holder[device] = call.stage
+            return None
+        if call.kind == "turn":
+            self._turned(call, outcome.reply)
+        if call.kind == "update":
+            return self._complete(call.round, outcome.reply)
+        self._close_channels(call.round)
+        if self.flow.sink is None and call.kind == "turn" and self._round(call.round).groups_left == 0:
+            return self._complete(call.round, None)
+        return None
+
+    def _call_for(self, stage: str) -> Call | None:
+        if stage in (self.flow.source, self.flow.partner):
+            return self._turn(stage)
+        if any(call.stage == stage for call in self.running.values()) or self.done >= self.last:
+            return None
+        for number in sorted(self.rounds):
+            channel = self.rounds[number].channels[stage]
+            if channel.available():
+                return self._new(stage, "granule", number, payload=channel.peek())
+            if stage == self.flow.sink and channel.drained and number == self.done and not self.rounds[number].updating:
+                return self._new(stage, "update", number)
+            if not channel.drained:
+                return None  # a later round never overtakes an earlier one
+        return None
+
+    def _turn(self, stage: str) -> Call | None:
+        for number, group in enumerate(self.groups):
+            if group.busy or group.turn != stage or group.round >= self.last:
+                continue
+            if group.payload is None and stage == self.flow.source and self.flow.lag is not None:
+                if not may_start(group.round - self.first, self.done - self.first, self.flow.lag):
+                    continue
+            if stage == self.flow.source and self.flow.links and self._round(group.round).channels[self.flow.links[0].target].full:
+                continue
+            return self._new(stage, "turn", group.round, number, group.payload)
+        return None
+
+    def _new(self, stage: str, kind: str, round_number: int, group: int | None = None, payload: Any = None) -> Call:
+        self._numbers += 1
+        return Call(self._numbers, stage, kind, round_number, group, payload, self.done)
+
+    def _round(self, number: int) -> _Round:
+        if number not in self.rounds:
+            channels = {link.target: Channel(link.granule, link.capacity, link.ordered) for link in self.flow.links}
+            self.rounds[number] = _Round(channels, self.flow.groups)
+        return self.rounds[number]
+
+    def _emit(self, call: Call, item: Item) -> None:
+        at = self._round(call.round)
+        if call.stage == self.flow.source:
+            at.items.append(item)
+        for link in self.flow.links:
+            if link.source == call.stage:
+                at.channels[link.target].put(item)
+
+    def _turned(self, call: Call, reply: Any) -> None:
+        group = self.groups[call.group]
+        group.busy, group.payload = False, reply
+        if call.stage == self.flow.source and reply is None:
+            group.round, group.turn = call.round + 1, self.flow.source
+            self._round(call.round).groups_left -= 1
+        elif self.flow.partner is not None:
+            group.turn = self.flow.partner if call.stage == self.flow.source else self.flow.source
+
+    def _close_channels(self, number: int) -> None:
+        """A channel closes when its source can emit nothing more: the loop's groups are through, or the stage before has drained and rests."""
+        at = self._round(number)
+        upstream_over = at.groups_left == 0
+        for link in self.flow.links:
+            channel = at.channels[link.target]
+            if upstream_over and not channel.closed:
+                channel.close()
+            resting = not any(c.stage == link.target and c.round == number for c in self.running.values())
+            upstream_over = upstream_over and channel.drained and resting
+
+    def _complete(self, number: int, report: Any) -> RoundResult:
+        at = self.rounds.pop(number)
+        self.done = number + 1
+        return RoundResult(number, sorted(at.items, key=lambda item: item.order), report, Timeline())
+
+
+def execute(flow: Flow, backend: Backend, first: int, last: int, stop: Callable[[], bool] = lambda: False) -> Iterator[RoundResult]:
+    """Runs rounds `first` to `last` - 1 and yields each one as its update ends. With lag 0 nothing is in flight at a yield.
+
+    Raises Stopped between calls once `stop()` is true, and whatever a stage raised.
+    """
+    state, timeline = State(flow, first, last), Timeline()
+    while not state.finished:
+        if stop():
+            raise Stopped(state.done)
+        call = state.next_call()
+        if call is not None:
+            state.submitted(call)
+            backend.submit(call)
+        elif not state.running:
+            raise RuntimeError(f"nothing runs and nothing may run in round {state.done}; the flow {flow} is at fault")
+        completed = []
+        for event in backend.wait(block=call is None):
+            timeline.add(Span(event.call.stage, event.call.kind, event.call.round, event.call.group, event.start, event.end, len(event.outcome.items)))
+            result = state.apply(event)
+            if result is not None:
+                completed.append(result)
+        for result in completed:
+            result.timeline = timeline.of_round(result.number)
+            timeline = Timeline([span for span in timeline.spans if span.round > result.number])
+            yield result

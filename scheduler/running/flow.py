@@ -1,0 +1,62 @@
+"""Graph x plan -> what the executor follows: who starts, who answers, what is handed on, who shares a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from scheduler.graph import GraphError, MacroGraph
+
+
+@dataclass(frozen=True)
+class Link:
+    """The edge into `target`: items from `source` in granules."""
+
+    source: str
+    target: str
+    granule: int | None  # items handed on at a time; None = the whole round
+    capacity: int | None = None  # granules that may wait
+    ordered: bool = True  # ledger order, or order of arrival
+
+
+@dataclass(frozen=True)
+class Flow:
+    source: str
+    partner: str | None  # the other half of the source's loop
+    groups: int  # slot groups in flight
+    links: tuple[Link, ...]  # from the source to the sink, a chain
+    lag: int | None  # of the weights edge; None when nothing is learned
+    devices: dict[str, str] = field(default_factory=dict)  # stage -> the device it leases; a stage that needs none is absent
+
+    @property
+    def sink(self) -> str | None:
+        return self.links[-1].target if self.links else None
+
+    @property
+    def priority(self) -> tuple[str, ...]:
+        """Who goes first when several may: the source frees workers that run elsewhere, then its partner, then downstream."""
+        stages = [self.source] + ([self.partner] if self.partner else [])
+        return tuple(stages + [link.target for link in self.links])
+
+
+def flow_of(graph: MacroGraph, groups: int, granules: dict[str, int | None], devices: dict[str, str]) -> Flow:
+    """granules: by receiving stage. Raises GraphError naming the stage where the graph is not a source (or loop) followed by a chain."""
+    order = graph.order()
+    loops = graph.loops
+    if len(loops) > 1:
+        raise GraphError(f"found loops at {[loop.first for loop in loops]}; the executor runs one loop, at the source")
+    source = loops[0].first if loops else order[0]
+    partner = loops[0].second if loops else None
+    links, at = [], source
+    forward = {edge.source: edge for edge in graph.edges if edge.lag is None}
+    if len(forward) != sum(edge.lag is None for edge in graph.edges):
+        raise GraphError("a stage hands its items to two stages; the executor follows a chain")
+    while at in forward:
+        edge = forward[at]
+        links.append(Link(at, edge.target, granules.get(edge.target), edge.capacity))
+        at = edge.target
+    covered = {source, partner} | {link.target for link in links}
+    for name in graph.stages:
+        if name not in covered:
+            raise GraphError(f"stage {name!r} is not on the way from {source!r} to {at!r}")
+    lags = [edge.lag for edge in graph.edges if edge.lag is not None]
+    return Flow(source, partner, groups, tuple(links), lags[0] if lags else None, dict(devices))
