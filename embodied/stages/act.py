@@ -1,0 +1,85 @@
+"""The act stage: observations in, action chunks out, with noise that belongs to (seed, stream, episode, step).
+
+Rows go through the policy in batches of a fixed size, the last one padded, so a row's numbers do not depend on how many
+slots wait with it: that is what keeps trajectories bit-equal under every number of workers and slot groups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import torch
+
+from embodied import seeding
+from embodied.stages.sim import Observations
+from scheduler.backends.base import Call, Outcome
+
+
+class ActStage:
+    def __init__(self, policy: Any, tokens: int, seed: int, stream: str, greedy: bool = False, rows: int = 1, threads: int | None = None) -> None:
+        """tokens: L of one chunk. rows: the fixed batch size of one forward. stream: names the noise ("train", "evaluate")."""
+        if rows < 1:
+            raise ValueError(f"found act_rows={rows}, wanted at least 1 row per forward")
+        self._policy, self._tokens, self._seed, self._stream = policy, tokens, seed, f"act/{stream}"
+        self._greedy, self._rows, self._threads = greedy, rows, threads
+
+    def start(self, call: Call) -> Outcome:
+        if self._threads is not None:
+            torch.set_num_threads(self._threads)
+        asked: Observations = call.payload
+        observation = asked.observation | {
+            "episode": np.array([episode.id for episode in asked.episodes]), "step": np.array(asked.steps),
+        }
+        noise = None if self._greedy else np.stack([
+            seeding.uniforms(self._seed, self._stream, episode.id, step, self._tokens)
+            for episode, step in zip(asked.episodes, asked.steps)
+        ])
+        count = len(asked.episodes)
+        with torch.no_grad():
+            chunks = [self._act(observation, noise, start, min(start + self._rows, count)) for start in range(0, count, self._rows)]
+        return Outcome(_join(chunks))
+
+    def ready(self, timeout: float | None) -> list:
+        return []
+
+    def load(self) -> None:
+        """On the CPU the weights are where they are used."""
+
+    def unload(self) -> None:
+        """Nothing to take away, as in `load`."""
+
+    def close(self) -> None:
+        """Holds nothing that must be closed."""
+
+    def _act(self, observation: dict[str, Any], noise: np.ndarray | None, start: int, stop: int) -> Any:
+        index = np.minimum(np.arange(start, start + self._rows), stop - 1)
+        part = {key: [value[i] for i in index] if isinstance(value, list) else value[index] for key, value in observation.items()}
+        chunk = self._policy.act(part, None if noise is None else noise[index])
+        return _first(chunk, stop - start)
+
+
+def _first(chunk: Any, rows: int) -> Any:
+    """The chunk without its padding rows."""
+    return type(chunk)(**{f.name: _cut(getattr(chunk, f.name), rows) for f in fields(chunk)})
+
+
+def _cut(value: Any, rows: int) -> Any:
+    if value is None:
+        return None
+    return {key: tensor[:rows] for key, tensor in value.items()} if isinstance(value, dict) else value[:rows]
+
+
+def _join(chunks: list[Any]) -> Any:
+    if len(chunks) == 1:
+        return chunks[0]
+    return type(chunks[0])(**{f.name: _concatenate([getattr(chunk, f.name) for chunk in chunks]) for f in fields(chunks[0])})
+
+
+def _concatenate(values: list[Any]) -> Any:
+    if values[0] is None:
+        return None
+    if isinstance(values[0], dict):
+        return {key: torch.cat([value[key] for value in values]) for key in values[0]}
+    return torch.cat(values) if isinstance(values[0], torch.Tensor) else np.concatenate(values)

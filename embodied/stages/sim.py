@@ -1,0 +1,186 @@
+"""The sim stage: plays the round's episodes in its slots, one chunk a turn, and emits each as a Trajectory when it is over.
+
+Guarantees: an episode of the ledger is played by exactly one slot; a free slot takes the next one; the observation after the
+last step is there for bootstrapping. Which slot plays an episode changes nothing about it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any, Callable, Mapping, Protocol, Sequence
+
+import numpy as np
+
+from embodied.episodes import Episode
+from embodied.learning.collect import ChunkRecord, assemble, record
+from scheduler.backends.base import Call, Item, Outcome
+
+
+class Slots(Protocol):
+    """envs.vector.VectorEnv, or a batched simulator with the same interface."""
+
+    slots: int
+
+    def reset(self, slot: int, seed: int, options: dict, label: str) -> None: ...
+
+    def step(self, slot: int, actions: np.ndarray) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> list[Any]: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Observations:
+    """What sim asks act: one row per slot that waits for a chunk."""
+
+    episodes: tuple[Episode, ...]  # [b]
+    steps: tuple[int, ...]  # [b] chunk-steps done in the episode
+    observation: dict[str, Any]  # arrays [b, ...]; `instruction` a list of b str
+
+
+@dataclass
+class Attempt:
+    """One episode in a slot."""
+
+    episode: Episode
+    observation: dict[str, Any] | None = None
+    records: list[ChunkRecord] = field(default_factory=list)
+    terminated: bool = False
+    truncated: bool = False
+    success: bool = False
+    observations: list[dict[str, Any]] = field(default_factory=list)  # one per chunk and the last one; only when kept
+    actions: list[np.ndarray] = field(default_factory=list)  # each [C, A], what was asked
+    labels: list[np.ndarray | None] = field(default_factory=list)
+    executed: list[int] = field(default_factory=list)  # primitive steps run of each chunk
+    version: int = 0
+
+    @property
+    def over(self) -> bool:
+        return self.terminated or self.truncated
+
+
+class SimStage:
+    def __init__(
+        self,
+        env: Slots,
+        episodes: Callable[[int], Sequence[Episode]],
+        groups: int,
+        chunk: int,
+        prepare: Callable[[Mapping[str, Any]], dict] | None = None,
+        on_episode: Callable[[Attempt], None] | None = None,
+    ) -> None:
+        """prepare: makes the inputs of a cut episode's last observation (value bootstrapping). on_episode: sees each finished attempt, with its observations."""
+        self._env, self._episodes, self._chunk = env, episodes, chunk
+        self._prepare, self._on_episode = prepare, on_episode
+        per_group = env.slots // groups
+        self._members = {group: range(group * per_group, (group + 1) * per_group) for group in range(groups)}
+        self._queues: dict[int, list[Episode]] = {}
+        self._attempts: dict[int, Attempt] = {}  # slot -> what it plays
+        self._asked: dict[int, set[int]] = defaultdict(set)  # group -> slots whose answer is awaited
+        self._calls: dict[int, Call] = {}
+        self._emitted: dict[int, list[Item]] = defaultdict(list)
+        self._chunks: dict[int, tuple[Any, int]] = {}  # slot -> (action chunk, row)
+
+    def start(self, call: Call) -> Outcome | None:
+        group = call.group
+        self._calls[group] = call
+        if call.payload is None:
+            if call.round not in self._queues:
+                self._queues = {call.round: list(self._episodes(call.round))[::-1]} | {r: q for r, q in self._queues.items() if q}
+            for slot in self._members[group]:
+                self._next_episode(slot, call.round)
+        else:
+            playing = [slot for slot in self._members[group] if slot in self._attempts]
+            for row, slot in enumerate(playing):
+                self._step(slot, call.payload, row, call.version)
+        return None if self._asked[group] else self._outcome(group)
+
+    def ready(self, timeout: float | None) -> list[tuple[Call, Outcome]]:
+        finished = []
+        for result in self._env.wait(timeout):
+            group = next(group for group, slots in self._members.items() if result.slot in slots)
+            self._asked[group].discard(result.slot)
+            self._take(result, group)
+            if not self._asked[group]:
+                finished.append((self._calls[group], self._outcome(group)))
+        return finished
+
+    def load(self) -> None:
+        """The simulators keep their cores: a CPU simulator has nothing to bring to a device."""
+
+    def unload(self) -> None:
+        """Nothing to take away, as in `load`."""
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _next_episode(self, slot: int, round_number: int) -> None:
+        self._attempts.pop(slot, None)
+        queue = self._queues[round_number]
+        if not queue:
+            return
+        episode = queue.pop()
+        self._attempts[slot] = Attempt(episode)
+        self._ask(slot, lambda: self._env.reset(slot, episode.seed, episode.options, episode.label))
+
+    def _step(self, slot: int, chunk: Any, row: int, version: int) -> None:
+        attempt = self._attempts[slot]
+        attempt.version = version
+        self._chunks[slot] = (chunk, row)
+        self._ask(slot, lambda: self._env.step(slot, chunk.actions[row]))
+
+    def _ask(self, slot: int, ask: Callable[[], None]) -> None:
+        group = next(group for group, slots in self._members.items() if slot in slots)
+        self._asked[group].add(slot)
+        ask()
+
+    def _take(self, result: Any, group: int) -> None:
+        attempt = self._attempts[result.slot]
+        attempt.observation = result.observation
+        if self._on_episode is not None:
+            attempt.observations.append(result.observation)
+        if result.kind == "reset":
+            return
+        chunk, row = self._chunks.pop(result.slot)
+        attempt.records.append(record(chunk, row, result.rewards))
+        attempt.success = attempt.success or bool(result.info.get("success", False))
+        attempt.terminated, attempt.truncated = result.terminated, result.truncated
+        if self._on_episode is not None:
+            attempt.actions.append(chunk.actions[row])
+            attempt.labels.append(None if chunk.labels is None else chunk.labels[row])
+            attempt.executed.append(len(result.rewards))
+        if attempt.over:
+            self._emitted[group].append(Item(attempt.episode.order, self._trajectory(attempt)))
+            if self._on_episode is not None:
+                self._on_episode(attempt)
+            self._next_episode(result.slot, self._calls[group].round)
+
+    def _trajectory(self, attempt: Attempt) -> Any:
+        episode = attempt.episode
+        final = None
+        if not attempt.terminated:
+            final = self._prepare(stack([attempt.observation])) if self._prepare is not None else {}
+        return assemble(
+            attempt.records, episode=episode.id, group=episode.group, chunk=self._chunk, terminated=attempt.terminated,
+            truncated=attempt.truncated, final_inputs=final, success=attempt.success, version=attempt.version,
+            meta={"task": episode.task, "init_state": episode.init_state, "seed": episode.seed},
+        )
+
+    def _outcome(self, group: int) -> Outcome:
+        items = tuple(self._emitted.pop(group, ()))
+        playing = [self._attempts[slot] for slot in self._members[group] if slot in self._attempts]
+        if not playing:
+            return Outcome(None, items)
+        observation = stack([attempt.observation for attempt in playing])
+        steps = tuple(len(attempt.records) for attempt in playing)
+        return Outcome(Observations(tuple(attempt.episode for attempt in playing), steps, observation), items)
+
+
+def stack(observations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """b observations -> one with arrays [b, ...]; strings become a list."""
+    return {
+        key: [o[key] for o in observations] if isinstance(observations[0][key], str) else np.stack([o[key] for o in observations])
+        for key in observations[0]
+    }
