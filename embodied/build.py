@@ -1,0 +1,153 @@
+"""Config -> objects and thunks: the one place that wires. A pair of env and policy that does not fit is refused before a simulator starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from embodied import thunks
+from embodied.config import ConfigError
+from envs.spec import EnvSpec
+from envs.vector import VectorEnv
+from policies.base import PolicySpec
+
+
+class FitError(ConfigError):
+    """This env and this policy cannot work together."""
+
+
+@dataclass
+class Parts:
+    """What the programs run. The env is started; close it."""
+
+    env: VectorEnv
+    policy: Any
+    algorithm: Any  # None for evaluation
+
+
+def device(config: DictConfig) -> str:
+    """ "auto" -> cuda where there is one, else cpu."""
+    if config.device != "auto":
+        return config.device
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def algorithm(config: DictConfig) -> tuple[Any, dict]:
+    """(algorithm, the learner's settings as a dict)."""
+    arguments = _arguments(config.algorithm)
+    learner = arguments.pop("learner")
+    return _construct("algorithm", config.algorithm._target_, arguments), learner
+
+
+def policy(config: DictConfig, needs_values: bool = False, weights: Path | None = None) -> Any:
+    """The policy on its device. weights: a policy folder that replaces `policy.checkpoint`."""
+    target, arguments = config.policy._target_, _arguments(config.policy)
+    accepted = thunks.parameters(target)
+    if "checkpoint" in accepted:
+        arguments["checkpoint"] = str(weights or arguments.get("checkpoint") or _packaged(config.choices["policy"]) or "") or None
+    elif weights is not None:
+        raise ConfigError(f"policy={config.choices['policy']}: found checkpoint={weights}, but this policy has no weights to load; leave checkpoint= out")
+    if "value_head" in accepted and needs_values:
+        arguments["value_head"] = True
+    if "device" in accepted:
+        arguments["device"] = device(config)
+    if "env_spec" in accepted:
+        arguments["env_spec"] = env_spec(config, None)
+    return _construct("policy", target, arguments)
+
+
+def env_thunk(config: DictConfig, policy_spec: PolicySpec | None, keep_cameras: bool = False) -> Any:
+    """The env's constructor, told what the policy looks at: pictures that nobody sees are not rendered (unless keep_cameras)."""
+    target, arguments = config.env._target_, _arguments(config.env)
+    accepted = thunks.parameters(target)
+    if policy_spec is not None:
+        if "cameras" in accepted and not keep_cameras:
+            arguments["cameras"] = list(policy_spec.cameras)
+        if "privileged" in accepted:
+            arguments["privileged"] = policy_spec.privileged
+    return thunks.thunk(target, arguments)
+
+
+def env_spec(config: DictConfig, policy_spec: PolicySpec | None, keep_cameras: bool = False) -> EnvSpec:
+    """The spec, from an instance made here and closed at once (constructors build no simulator before the first reset)."""
+    env = _call("env", env_thunk(config, policy_spec, keep_cameras))
+    try:
+        return env.env_spec
+    finally:
+        env.close()
+
+
+def started_env(config: DictConfig, make_env: Any) -> VectorEnv:
+    sim = config.sim
+    return VectorEnv(make_env, sim.slots, sim.workers, timeout=sim.timeout, start_timeout=sim.start_timeout)
+
+
+def check_fit(env: EnvSpec, policy: PolicySpec) -> None:
+    """Raises FitError with every mismatch and both specs."""
+    action = env.action
+    wrong = []
+    if policy.action_kind != action.kind:
+        wrong.append(f"the policy gives {policy.action_kind} actions, the env takes {action.kind} ones")
+    elif policy.action_dims != action.dims:
+        wrong.append(f"the policy gives {policy.action_dims} numbers per action, the env takes {action.dims}")
+    if policy.choices is not None and policy.choices != action.choices:
+        wrong.append(f"the policy chooses among {policy.choices} actions, the env has {action.choices}")
+    missing = [camera for camera in policy.cameras if camera not in env.images]
+    if missing:
+        wrong.append(f"the policy looks at {', '.join(missing)}; the env shows {', '.join(env.images) or 'no pictures'}")
+    if policy.state is not None and policy.state != env.state:
+        wrong.append(f"the policy reads a state of {policy.state}, the env gives {env.state or 'none'}")
+    if policy.language and not env.language:
+        wrong.append("the policy needs an instruction, the env gives none")
+    if policy.privileged and not env.privileged:
+        wrong.append("the policy is a scripted expert and needs privileged poses, the env gives none")
+    if policy.gripper is not None and action.gripper is None:
+        wrong.append("the policy's last action is a gripper, the env has none")
+    if wrong:
+        raise FitError("env and policy do not fit:\n  - " + "\n  - ".join(wrong) + f"\n  env:    {env}\n  policy: {policy}\n  choose another policy= or env=")
+
+
+def tasks_and_states(config: DictConfig, spec: EnvSpec) -> tuple[list[int], list[int] | None]:
+    """(task indices, initial states that training starts from; None where a seed draws them). Raises ConfigError for states the env does not have."""
+    states = None if spec.init_states is None else list(range(spec.init_states))
+    if config.init_states is not None:
+        if states is None or not set(config.init_states) <= set(states) or not config.init_states:
+            has = "no fixed initial states" if states is None else f"initial states 0 to {len(states) - 1}"
+            raise ConfigError(f"init_states={list(config.init_states)}: env={config.choices['env']} has {has}")
+        states = list(config.init_states)
+    return list(spec.tasks), states
+
+
+
+
+def _arguments(node: DictConfig) -> dict[str, Any]:
+    """The constructor's arguments: keys that begin with an underscore are ours."""
+    return {str(key): value for key, value in OmegaConf.to_container(node, resolve=True).items() if not str(key).startswith("_")}
+
+
+def _construct(what: str, target: str, arguments: dict[str, Any]) -> Any:
+    return _call(what, thunks.thunk(target, arguments))
+
+
+def _call(what: str, make: Any) -> Any:
+    """A constructor's own refusal (ValueError, KeyError, TypeError, OSError) becomes a ConfigError that says whose it is."""
+    try:
+        return make()
+    except ConfigError:
+        raise
+    except (ValueError, KeyError, TypeError, OSError, ImportError) as error:
+        text = error.args[0] if isinstance(error, KeyError) and error.args else error
+        raise ConfigError(f"{what}: {text}") from error
+
+
+def _packaged(name: str) -> Path | None:
+    """The small checkpoint that travels with the package, where this policy has one."""
+    from importlib import resources
+
+    folder = resources.files("assets") / f"{name}_small"
+    return Path(str(folder)) if folder.is_dir() else None

@@ -1,0 +1,204 @@
+"""Every knob of a run, with its unit and reason, and the checks that need no simulator and no model.
+
+The keys of a run are these dataclasses; `env`, `policy` and `algorithm` are a yaml each (an import path and its arguments). Precedence:
+dataclass, then the `_run_` block of env, policy and algorithm (what that choice wants of the run), then the command line.
+A key that is not there is refused with the nearest one that is, also behind a `+`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any, Sequence
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+CHOICES = ("env", "policy", "algorithm")
+
+
+class ConfigError(ValueError):
+    """The command line asks for something that cannot be; the message names it and the way out."""
+
+
+@dataclass
+class Sim:
+    slots: int = 2  # running env instances
+    workers: int = 2  # processes they are spread over; 0 = this process
+    timeout: float = 120.0  # seconds a worker may take for one reset or one chunk before the run fails, naming it
+    start_timeout: float = 600.0  # seconds for building the simulators
+
+
+@dataclass
+class Scheduler:
+    mode: str = "pipelined"  # collocated | pipelined
+    groups: int | None = None  # slot groups in flight when pipelined; null = one per slot
+    act_rows: int = 1  # rows of one forward, fixed so that results do not depend on the number of workers
+    learn_threads: int | None = None  # CPU threads of the learner; null = every core
+
+
+@dataclass
+class Evaluation:
+    episodes: int = 50  # before and after training, and of `evaluate`; every (task, init state) once before any twice
+    greedy: bool = False  # the most likely action instead of a sample
+    before: bool = True
+    after: bool = True
+
+
+@dataclass
+class Checkpoint:
+    every: int = 5  # iterations
+    keep: int = 2  # newest ones that stay
+
+
+@dataclass
+class Run:
+    seed: int = 0
+    iterations: int = 20  # the last one is followed by a checkpoint
+    groups: int = 8  # groups an iteration, each of algorithm.group_size episodes
+    init_states: list[int] | None = None  # initial states that training starts from; null = all
+    sim: Sim = field(default_factory=Sim)
+    scheduler: Scheduler = field(default_factory=Scheduler)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    checkpoints: Checkpoint = field(default_factory=Checkpoint)
+    checkpoint: str | None = None  # evaluate: a run folder, a step_N folder or a policy folder
+    resume: str | None = None  # auto | a run folder
+    data: str | None = None  # imitation: a folder of demonstrations
+    record: str | None = None  # evaluate: write demonstrations here
+    videos: int = 0  # evaluate: record this many episodes as mp4
+    device: str = "auto"  # auto | cpu | cuda | cuda:N
+    output: str = "outputs"  # runs are written below it
+
+
+DEFAULT_CHOICES = {"env": "libero", "policy": "openvla_oft", "algorithm": "grpo"}
+# name of the number, smallest allowed value
+MINIMA = {
+    "iterations": 0, "groups": 1, "sim.slots": 1, "sim.workers": 0, "scheduler.act_rows": 1, "evaluation.episodes": 0,
+    "checkpoints.every": 1, "checkpoints.keep": 1, "videos": 0,
+}
+POSITIVE = ("sim.timeout", "sim.start_timeout")
+
+
+def compose(arguments: Sequence[str]) -> DictConfig:
+    """The whole config of a command line `key=value ...`. Raises ConfigError."""
+    overrides = [_parse(argument) for argument in arguments]
+    chosen = dict(DEFAULT_CHOICES)
+    for key, value in overrides:
+        if key in CHOICES:
+            chosen[key] = str(value)
+    config = OmegaConf.merge(OmegaConf.structured(Run), {name: _load(name, choice) for name, choice in chosen.items()})
+    OmegaConf.set_struct(config, True)
+    for name in CHOICES:
+        _apply_run_block(config, name)
+    for key, value in overrides:
+        if key not in CHOICES:
+            _set(config, key, value)
+    _check(config)
+    OmegaConf.update(config, "choices", chosen, force_add=True)
+    return config
+
+
+def choices_of(group: str) -> list[str]:
+    """The yaml files that can be chosen for env, policy or algorithm."""
+    folder = resources.files("configs") / group
+    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+
+
+def nearest(found: str, known: Sequence[str]) -> str:
+    """A sentence part: the nearest known name, or all of them."""
+    close = difflib.get_close_matches(found, known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"there is {', '.join(sorted(known))}"
+
+
+def _parse(argument: str) -> tuple[str, Any]:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import OverrideParseException
+
+    try:
+        override = OverridesParser.create().parse_override(argument)
+    except OverrideParseException as error:
+        raise ConfigError(f"found {argument!r}, wanted key=value: {str(error).splitlines()[0]}") from error
+    if override.is_delete():
+        raise ConfigError(f"found {argument!r}: a key cannot be deleted; set it to null instead")
+    return override.key_or_group, override.value()
+
+
+def _load(group: str, choice: str) -> DictConfig:
+    known = choices_of(group)
+    if choice not in known:
+        raise ConfigError(f"{group}={choice}: there is no such {group}; {nearest(choice, known)}")
+    return OmegaConf.create((resources.files("configs") / group / f"{choice}.yaml").read_text())
+
+
+def _apply_run_block(config: DictConfig, name: str) -> None:
+    block = config[name].get("_run_")
+    if block is None:
+        return
+    for key, value in _flatten(OmegaConf.to_container(block)):
+        _set(config, key, value)
+    with _unlocked(config[name]):
+        del config[name]["_run_"]
+
+
+class _unlocked:
+    """While inside, keys of a config node can be added and removed."""
+
+    def __init__(self, node: DictConfig) -> None:
+        self._node = node
+
+    def __enter__(self) -> None:
+        OmegaConf.set_struct(self._node, False)
+
+    def __exit__(self, *exception: object) -> None:
+        OmegaConf.set_struct(self._node, None)
+
+
+def _flatten(block: dict, prefix: str = "") -> list[tuple[str, Any]]:
+    pairs = []
+    for key, value in block.items():
+        pairs += _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
+    return pairs
+
+
+def _set(config: DictConfig, key: str, value: Any) -> None:
+    parent, node, parts = None, config, key.split(".")
+    for depth, part in enumerate(parts):
+        if not isinstance(node, DictConfig) or part not in node:
+            if isinstance(node, DictConfig) and depth and parts[depth - 1] == "kwargs":
+                break  # a free-form block: its owner checks the names
+            known = [str(name) for name in node if not str(name).startswith("_")] if isinstance(node, DictConfig) else []
+            where = ".".join(parts[:depth])
+            raise ConfigError(f"{key}: there is no key {part!r}{f' in {where}' if where else ''}; {nearest(part, known) if known else f'{where} is a single value'}")
+        parent, node = node, node[part]
+    else:
+        _check_type(key, parent, parts[-1], value)
+    try:
+        OmegaConf.update(config, key, value, force_add=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{key}: found {value!r}: {str(error).splitlines()[0]}") from error
+
+
+def _check_type(key: str, parent: DictConfig, name: str, value: Any) -> None:
+    """A yaml's own value says what type the key has; null there takes anything. Dataclass keys are typed by OmegaConf."""
+    before = parent[name]
+    if before is None or value is None or isinstance(before, str) and not isinstance(value, (list, dict)):
+        return
+    kinds = {bool: (bool,), int: (int,), float: (int, float), ListConfig: (list,), DictConfig: (dict,), str: (str,)}[type(before)]
+    fits = isinstance(value, kinds) and (isinstance(before, bool) or not isinstance(value, bool))
+    if not fits:
+        wanted = {bool: "true or false", int: "a whole number", float: "a number", ListConfig: "a list [...]", DictConfig: "a block {...}", str: "a text"}[type(before)]
+        raise ConfigError(f"{key}: found {value!r}, wanted {wanted} (its default is {before})")
+
+
+def _check(config: DictConfig) -> None:
+    for key, smallest in MINIMA.items():
+        if OmegaConf.select(config, key) < smallest:
+            raise ConfigError(f"{key}: found {OmegaConf.select(config, key)}, wanted at least {smallest}")
+    for key in POSITIVE:
+        if OmegaConf.select(config, key) <= 0:
+            raise ConfigError(f"{key}: found {OmegaConf.select(config, key)}, wanted more than 0 seconds")
+    if config.sim.workers > config.sim.slots:
+        raise ConfigError(f"sim.workers={config.sim.workers} for sim.slots={config.sim.slots}: some would have nothing to do; use sim.workers={config.sim.slots} or more slots")
+    if config.resume is not None and config.checkpoint is not None:
+        raise ConfigError("found resume= and checkpoint= together; resume= goes on with a run, checkpoint= names weights to evaluate")
