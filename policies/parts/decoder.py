@@ -1,0 +1,96 @@
+"""The language model of an OFT policy: transformers' Llama, every position attending to every position but padding.
+
+Causal attention cannot slip in: the mask is always given in full (4-D), each layer is told that it is not causal, and the installed
+transformers is probed once per process; a version that loses the mask is refused, since a causal OFT model runs and is wrong.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import nn
+from transformers import LlamaConfig, LlamaModel
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+KEPT = (
+    "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
+    "hidden_act max_position_embeddings rms_norm_eps pad_token_id attention_bias mlp_bias"
+).split()
+
+
+def llama_config(text_config: dict) -> LlamaConfig:
+    """A config.json's `text_config` -> LlamaConfig; what is absent takes Llama-2-7B's value. Raises ValueError for scaled RoPE."""
+    if text_config.get("rope_scaling"):
+        raise ValueError(f"text_config: found rope_scaling={text_config['rope_scaling']}, wanted none: OpenVLA checkpoints have plain RoPE")
+    kept = {key: text_config[key] for key in KEPT if key in text_config}
+    rope = {"rope_type": "default", "rope_theta": float(text_config.get("rope_theta", 10000.0))}
+    config = LlamaConfig(**kept, rope_parameters=rope, attention_dropout=0.0, use_cache=False)
+    config._attn_implementation = "sdpa"
+    config.is_causal = False
+    return config
+
+
+class LanguageModel(nn.Module):
+    """Tensor names `model.*` and `lm_head.weight`, as the reference's."""
+
+    def __init__(self, config: LlamaConfig):
+        super().__init__()
+        require_bidirectional()
+        self.model = LlamaModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        _uncausal(self.model)
+
+    def forward(self, embeddings: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Tensor:
+        """[b, N, D] embeddings, [b, N] bool (None: no padding) -> [b, N, D] hidden states after the last norm.
+
+        Positions count the valid tokens only, so padding changes nothing, wherever it stands.
+        """
+        return attend(self.model, embeddings, valid)
+
+    def place_rotary(self, device: torch.device | str) -> None:
+        """Compute the rotary frequencies (buffers that no checkpoint holds) on `device`, in float32."""
+        self.model.rotary_emb = LlamaRotaryEmbedding(self.model.config).to(device)
+
+
+def attend(model: LlamaModel, embeddings: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
+    length = embeddings.shape[1]
+    if valid is None:
+        mask, positions = embeddings.new_zeros(1, 1, length, length), None
+    else:
+        positions = (valid.cumsum(1) - 1).clamp(min=0)
+        mask = torch.zeros_like(valid, dtype=embeddings.dtype).masked_fill_(~valid, torch.finfo(embeddings.dtype).min)
+        mask = mask[:, None, None].expand(-1, 1, length, -1)
+    return model(inputs_embeds=embeddings, attention_mask=mask, position_ids=positions, use_cache=False).last_hidden_state
+
+
+def pad_after_first(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """[b, S] prompts with padding anywhere -> the same with BOS first, then the padding, then the rest: every prompt ends at S - 1."""
+    first = mask.int().argmax(1, keepdim=True)
+    rank = mask.long() * 2 + (~mask).long()  # padding 1, content 2
+    order = rank.scatter(1, first, 0).argsort(dim=1, stable=True)
+    return ids.gather(1, order), mask.gather(1, order)
+
+
+@lru_cache(maxsize=1)
+def require_bidirectional() -> None:
+    """Raises RuntimeError when the installed transformers does not let an earlier position see a later one."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        sizes = dict(vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
+        with torch.device("cpu"):
+            probe = _uncausal(LlamaModel(llama_config(sizes)))
+            embeddings = torch.randn(1, 3, 8)
+        changed = embeddings.clone()
+        changed[:, -1] += 1
+        before, after = (attend(probe, values, None)[:, 0] for values in (embeddings, changed))
+    if torch.equal(before, after):
+        import transformers
+
+        raise RuntimeError(f"transformers {transformers.__version__} ignores the attention mask it is given, so OFT's slots could not see each other; wanted bidirectional attention: install a 5.x version that this project's constraints name")
+
+
+def _uncausal(model: LlamaModel) -> LlamaModel:
+    for layer in model.layers:
+        layer.self_attn.is_causal = False
+    return model
