@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from embodied import thunks
@@ -17,15 +17,6 @@ from policies.base import PolicySpec
 
 class FitError(ConfigError):
     """This env and this policy cannot work together."""
-
-
-@dataclass
-class Parts:
-    """What the programs run. The env is started; close it."""
-
-    env: VectorEnv
-    policy: Any
-    algorithm: Any  # None for evaluation
 
 
 def device(config: DictConfig) -> str:
@@ -59,6 +50,36 @@ def policy(config: DictConfig, needs_values: bool = False, weights: Path | None 
     if "env_spec" in accepted:
         arguments["env_spec"] = env_spec(config, None)
     return _construct("policy", target, arguments)
+
+
+def prepare_fresh(config: DictConfig, run: Any) -> None:
+    """policy.checkpoint=fresh: writes a random checkpoint into the run's folder, shaped by the demonstrations, and puts its path in the config."""
+    if config.policy.get("checkpoint") != "fresh":
+        return
+    if config.policy.get("_fresh_") is None or run is None or config.data is None:
+        raise ConfigError("policy.checkpoint=fresh: wanted a training run with data=DIR on a policy that can start from nothing; demonstrations give it words and scales")
+    from envs.record import read
+    from policies.codec import statistics_of
+
+    recorded = read(config.data)
+    actions = np.concatenate([recorded.load(index)["actions"] for index in range(len(recorded))])
+    statistics = {recorded.env_spec.name: {"action": statistics_of(actions)}}
+    start = run.path / "start"
+    _call("policy", thunks.thunk(config.policy._fresh_, {"folder": str(start), "instructions": recorded.instructions, "statistics": statistics, "seed": config.seed}))
+    config.policy.checkpoint = str(start)
+    OmegaConf.save(config, run.config_yaml)
+
+
+def demonstrations(config: DictConfig, spec: EnvSpec) -> list[dict[str, Any]]:
+    """Every episode in `data`: its arrays and its instruction. Raises ConfigError where there is none, or where the env's actions are others."""
+    if config.data is None:
+        raise ConfigError(f"algorithm={config.choices['algorithm']} learns from demonstrations: found data=null, wanted data=DIR (record some with evaluate policy=expert record=DIR)")
+    from envs.record import read
+
+    recorded = _call("data", lambda: read(config.data))
+    if recorded.env_spec.action != spec.action:
+        raise ConfigError(f"data={config.data}: its actions are {recorded.env_spec.action}, the env's {spec.action}; record with the same env")
+    return [{**recorded.load(index), "instruction": info.instruction} for index, info in enumerate(recorded.episodes)]
 
 
 def env_thunk(config: DictConfig, policy_spec: PolicySpec | None, keep_cameras: bool = False) -> Any:

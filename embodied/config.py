@@ -87,15 +87,30 @@ def compose(arguments: Sequence[str]) -> DictConfig:
     for key, value in overrides:
         if key in CHOICES:
             chosen[key] = str(value)
-    config = OmegaConf.merge(OmegaConf.structured(Run), {name: _load(name, choice) for name, choice in chosen.items()})
-    OmegaConf.set_struct(config, True)
+    config = OmegaConf.structured(Run)
+    OmegaConf.set_struct(config, False)
+    config = OmegaConf.merge(config, {name: _load(name, choice) for name, choice in chosen.items()})
     for name in CHOICES:
         _apply_run_block(config, name)
     for key, value in overrides:
         if key not in CHOICES:
             _set(config, key, value)
     _check(config)
-    OmegaConf.update(config, "choices", chosen, force_add=True)
+    config.choices = chosen
+    return config
+
+
+def reopened(path: Any, arguments: Sequence[str]) -> DictConfig:
+    """A run's saved config with what the command line says on top; env, policy and algorithm stay as they were. Raises ConfigError."""
+    base = OmegaConf.structured(Run)
+    OmegaConf.set_struct(base, False)
+    config = OmegaConf.merge(base, OmegaConf.load(path))
+    for key, value in map(_parse, arguments):
+        if key not in CHOICES:
+            _set(config, key, value)
+        elif str(value) != config.choices[key]:
+            raise ConfigError(f"{key}={value}: the run in {path} was made with {key}={config.choices[key]}; start a run of its own instead")
+    _check(config)
     return config
 
 
@@ -137,21 +152,7 @@ def _apply_run_block(config: DictConfig, name: str) -> None:
         return
     for key, value in _flatten(OmegaConf.to_container(block)):
         _set(config, key, value)
-    with _unlocked(config[name]):
-        del config[name]["_run_"]
-
-
-class _unlocked:
-    """While inside, keys of a config node can be added and removed."""
-
-    def __init__(self, node: DictConfig) -> None:
-        self._node = node
-
-    def __enter__(self) -> None:
-        OmegaConf.set_struct(self._node, False)
-
-    def __exit__(self, *exception: object) -> None:
-        OmegaConf.set_struct(self._node, None)
+    del config[name]["_run_"]
 
 
 def _flatten(block: dict, prefix: str = "") -> list[tuple[str, Any]]:

@@ -111,3 +111,11 @@ def _alike(values, function):
     if isinstance(values, torch.Tensor):
         return torch.from_numpy(function(values.detach().cpu().numpy()))
     return function(np.asarray(values))
+
+
+def statistics_of(actions: np.ndarray) -> dict:
+    """[n, A] demonstrated actions -> {"q01", "q99", "mask"}. A dim that never moves, and the gripper (the last), are passed through (mask False)."""
+    moves = np.ptp(actions, axis=0) > 0
+    moves[-1] = False
+    low, high = np.quantile(actions.astype(np.float64), [0.01, 0.99], axis=0)
+    return {"q01": low.tolist(), "q99": high.tolist(), "mask": moves.tolist()}

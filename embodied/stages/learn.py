@@ -27,6 +27,7 @@ class LearnerSettings:
     minibatch: int  # rows of one update
     microbatch: int | None  # rows of one forward/backward; None = the minibatch
     grad_clip: float | None  # largest gradient norm; None = unbounded
+    rate: Callable[[int], float]  # learning rate of update number n, from 0
 
 
 class LearnStage:
@@ -34,11 +35,12 @@ class LearnStage:
         self, policy: Any, algorithm: Algorithm, optimizer: Any, settings: LearnerSettings, seed: int, threads: int | None = None,
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """optimizer: step(), zero_grad(), state_dict(), load_state_dict(), updates. The reference for a KL term is the policy as it is given here."""
+        """optimizer: learning.optimizers.Optimizer. The reference of a KL term is the policy as it is given here."""
         self.policy, self.algorithm, self.optimizer, self.settings = policy, algorithm, optimizer, settings
         self._seed, self._threads, self._tell = seed, threads, tell
         self._reference = copy.deepcopy(policy).requires_grad_(False) if algorithm.needs_reference else None
         self._items: list[Any] = []
+        self.updates = 0  # done so far, over all rounds
 
     def start(self, call: Call) -> Outcome:
         if self._threads is not None:
@@ -76,7 +78,7 @@ class LearnStage:
         means = {name: total / count for name, (total, count) in totals.items() if count}
         if not done:
             self._tell(f"round {round_number}: no update, because no row had anything to teach ({batch.rows} rows)")
-        return metrics | means | {"updates": done, "updates_skipped": skipped, "rows": batch.rows, "lr": self.optimizer.lr}
+        return metrics | means | {"updates": done, "updates_skipped": skipped, "rows": batch.rows, "lr": self.settings.rate(self.updates)}
 
     def _step(self, batch: Batch, totals: dict[str, list[float]]) -> float | None:
         """One update; the gradient norm before clipping, None when every row was masked and nothing was done."""
@@ -99,7 +101,9 @@ class LearnStage:
             parameter.grad /= count
         limit = float("inf") if self.settings.grad_clip is None else self.settings.grad_clip
         norm = float(torch.nn.utils.clip_grad_norm_(trainable, limit))
+        self.optimizer.set_rate(self.settings.rate(self.updates))
         self.optimizer.step()
+        self.updates += 1
         return norm
 
     def _labelled(self, batches: Sequence[Batch]) -> tuple[Batch, dict[str, float]]:

@@ -1,0 +1,73 @@
+"""`python -m embodied.evaluate env=... policy=... checkpoint=RUN_DIR`: every (task, initial state) once, with intervals and the protocol.
+
+`record=DIR` keeps the episodes as demonstrations (successes only); `videos=N` writes the first N as mp4.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import ExitStack, closing
+from typing import Any, Callable, Sequence
+
+from omegaconf import DictConfig, OmegaConf
+
+from embodied import programs
+from embodied.config import ConfigError, compose
+from embodied.runs.demonstrations import demonstration, frames
+from embodied.runs.folder import RunFolder, write_json
+from embodied.runs.metrics import EpisodeLog
+from embodied.runs.success import table
+from embodied.runs.video import write_mp4
+from envs.record import DemonstrationWriter
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return programs.guarded(lambda: evaluate(sys.argv[1:] if arguments is None else arguments))
+
+
+def evaluate(arguments: Sequence[str]) -> None:
+    begun = time.perf_counter()
+    config = compose(arguments)
+    weights = programs.weights(config)
+    with ExitStack() as stack:
+        parts = programs.Parts(config, with_algorithm=False, weights=weights)
+        watch = watcher(config, parts)  # refuses what cannot be recorded before simulators start
+        run = stack.enter_context(closing(RunFolder.create(config.output, config.choices["env"], config.choices["policy"], kind="evaluate")))
+        OmegaConf.save(config, run.config_yaml)
+        stack.enter_context(parts)
+        episodes = stack.enter_context(closing(EpisodeLog(run.path)))
+        rate, wall, steps = programs.evaluation(config, parts, episodes.write, "after", 0, watch and watch(run))
+        suites = table(episodes.rows())
+        summary = {"success": rate.as_dict(), "suites": [suite.as_dict() for suite in suites], "protocol": parts.protocol, "checkpoint": weights and str(weights)}
+        write_json(run.summary_json, summary | {"wall_s": time.perf_counter() - begun, "env_steps_per_s": steps / wall})
+    for suite in suites:
+        print(suite)
+    print("protocol: " + ", ".join(f"{key}={value}" for key, value in parts.protocol.items()))
+    print(f"run: {run}")
+
+
+def watcher(config: DictConfig, parts: programs.Parts) -> Callable[[RunFolder], Callable[[Any], None]] | None:
+    """What looks at finished episodes: a recorder, a camera, both or none."""
+    if config.record is None and config.videos == 0:
+        return None
+    chunk = parts.policy.spec.chunk
+    if config.record is not None and chunk != 1:
+        raise ConfigError(f"record={config.record}: this policy acts {chunk} steps at a time and sees a picture only in between; record a policy with chunk 1, as policy=expert")
+    writer = None if config.record is None else DemonstrationWriter(config.record, parts.spec, parts.policy.spec.name)
+
+    def watching(run: RunFolder) -> Callable[[Any], None]:
+        def watch(attempt: Any) -> None:
+            if writer is not None:
+                writer.write(demonstration(attempt))
+            if attempt.episode.order < config.videos:
+                outcome = "success" if attempt.success else "failure"
+                write_mp4(run.videos / f"episode_{attempt.episode.order:03d}_{outcome}.mp4", frames(attempt))
+
+        return watch
+
+    return watching
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""What an algorithm is: advantages of whole trajectories, and the loss of some rows as a sum and a count.
+
+The learner knows this class and no algorithm's name. Sums are added over micro-batches and divided once by the summed counts, so the
+gradient of an update does not depend on how its rows were cut.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, Sequence
+
+import torch
+
+from embodied.learning import losses
+from embodied.learning.batching import AGGREGATIONS
+from embodied.learning.data import Batch, Loss, Trajectory
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Per trajectory, in the order given."""
+
+    advantages: list[torch.Tensor]  # each [T, 1] or [T, L] float32
+    returns: list[torch.Tensor] | None  # each [T] float32, value targets; None without a value head
+    keep: list[bool]  # False: gives no rows and is not in the denominator
+    metrics: dict[str, float] = field(default_factory=dict)  # always finite
+
+
+def one_of(name: str, value: str, allowed: Sequence[str]) -> str:
+    """The value, or ValueError naming what would do."""
+    if value not in allowed:
+        raise ValueError(f"algorithm.{name}: found {value!r}, wanted one of {', '.join(allowed)}")
+    return value
+
+
+class Algorithm(ABC):
+    """Base of all algorithms; subclasses say how advantages are made and what a token's loss is.
+
+    level: what one importance ratio spans ("token", "action" = action_dims tokens, "chunk" = all L); the weights are the same at each level.
+    aggregation: "token_mean" (each executed token weighs 1) or "sequence_mean" (each trajectory weighs 1).
+    kl_coef: weight of the exact KL(policy || frozen start) over the distribution; 0 needs no reference. entropy_coef: weight of the bonus.
+    action_dims: A of the policy, set by whoever builds both.
+    """
+
+    needs_values = False  # the policy must have a value head
+    imitates = False  # learns from labels; no advantages, no rollouts
+
+    def __init__(
+        self,
+        *,
+        group_size: int = 1,
+        level: str = "token",
+        aggregation: str = "token_mean",
+        entropy_coef: float = 0.0,
+        kl_coef: float = 0.0,
+        action_dims: int = 1,
+    ):
+        if group_size < 1:
+            raise ValueError(f"algorithm.group_size: found {group_size}, wanted at least 1 episode per initial state")
+        if kl_coef < 0 or entropy_coef < 0:
+            raise ValueError(f"algorithm: found kl_coef={kl_coef}, entropy_coef={entropy_coef}, wanted neither below 0")
+        self.group_size = group_size
+        self.level = one_of("level", level, losses.LEVELS)
+        self.aggregation = one_of("aggregation", aggregation, AGGREGATIONS)
+        self.entropy_coef = float(entropy_coef)
+        self.kl_coef = float(kl_coef)
+        self.action_dims = action_dims
+
+    @property
+    def needs_reference(self) -> bool:
+        """True when `Batch.reference` must be filled and `stats.distribution` asked for."""
+        return self.kl_coef > 0
+
+    @abstractmethod
+    def advantages(self, trajectories: Sequence[Trajectory], bootstrap: torch.Tensor) -> Estimate:
+        """A whole iteration in ledger order; bootstrap [number of trajectories] float32 = V(final observation), 0 where terminated."""
+
+    @abstractmethod
+    def loss(self, stats: Any, batch: Batch) -> Loss:
+        """stats: `logprobs` [n, L], `entropy` [n, L], `values` [n] or None, `distribution` [n, L, V] or None, with gradient."""
+
+    def log_ratio(self, stats: Any, batch: Batch) -> torch.Tensor:
+        """[n, L] log of new probability / old, summed over the level; 0 where masked."""
+        return losses.level_sum(stats.logprobs - batch.logprobs, batch.weights > 0, self.level, self.action_dims)
+
+    def regularised(self, per_token: torch.Tensor, stats: Any, batch: Batch, metrics: dict[str, torch.Tensor]) -> Loss:
+        """Add KL and entropy terms to a loss [n, L], and sum up."""
+        metrics = {**metrics, "entropy": stats.entropy}
+        if self.entropy_coef:
+            per_token = per_token - self.entropy_coef * stats.entropy
+        if self.needs_reference:
+            if batch.reference is None or stats.distribution is None:
+                raise ValueError(
+                    f"algorithm.kl_coef={self.kl_coef}: found no reference log-probabilities or no distribution, wanted both [n, L, V]; "
+                    "evaluate with distribution=True here and by the frozen start, or set algorithm.kl_coef=0"
+                )
+            divergence = losses.exact_kl(stats.distribution, batch.reference)
+            per_token = per_token + self.kl_coef * divergence
+            metrics["kl_reference"] = divergence
+        return losses.gather_loss(per_token, batch.weights, metrics)

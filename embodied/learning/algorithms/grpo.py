@@ -1,0 +1,66 @@
+"""Group-relative policy optimisation: a trajectory is judged against the others from the same initial state.
+
+A group that teaches nothing (equal returns, or a mean outside [lower, upper]) gives no rows and is not in the denominator, so the
+gradient is that of a run which never had it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+import torch
+
+from embodied.learning import losses
+from embodied.learning.advantages import group_relative, judge_groups
+from embodied.learning.algorithms.base import Algorithm, Estimate, one_of
+from embodied.learning.data import Batch, Loss, Trajectory
+
+
+class GRPO(Algorithm):
+    """The return of a trajectory is the sum of its rewards; its advantage is the same for every token.
+
+    scale: what the centred return is divided by: the standard deviation of its "group", of the "batch", or "none".
+    lower, upper: DAPO's filter on a group's mean return; None does not bind. negative_scale: factor on negative advantages.
+    clip_low, clip_high: the ratio's bounds are 1 - clip_low and 1 + clip_high.
+    """
+
+    def __init__(
+        self,
+        *,
+        group_size: int = 8,
+        scale: str = "group",
+        lower: float | None = None,
+        upper: float | None = None,
+        negative_scale: float = 1.0,
+        clip_low: float = 0.2,
+        clip_high: float = 0.28,
+        **shared: Any,
+    ):
+        super().__init__(group_size=group_size, **shared)
+        if group_size < 2:
+            raise ValueError(f"algorithm.group_size: found {group_size}, wanted at least 2: a group of one has no one to be compared with")
+        self.scale = one_of("scale", scale, ("group", "batch", "none"))
+        self.lower, self.upper = lower, upper
+        self.negative_scale = negative_scale
+        self.clip_low, self.clip_high = clip_low, clip_high
+
+    def advantages(self, trajectories: Sequence[Trajectory], bootstrap: torch.Tensor) -> Estimate:
+        returns = torch.stack([t.rewards.sum() for t in trajectories])
+        groups = judge_groups([t.group for t in trajectories], returns, self.lower, self.upper)
+        scores = group_relative(returns, groups, self.scale)
+        scores = torch.where(scores < 0, scores * self.negative_scale, scores)
+        metrics = {
+            "return": returns.mean().item(),
+            "groups": float(len(groups.members)),
+            "groups_kept": float(len(groups.kept)),
+            "groups_equal": float(groups.equal),
+            "groups_filtered": float(groups.filtered),
+        }
+        return Estimate([score.expand(t.length, 1) for score, t in zip(scores, trajectories)], None, groups.keep, metrics)
+
+    def loss(self, stats: Any, batch: Batch) -> Loss:
+        log_ratio = self.log_ratio(stats, batch)
+        ratio = losses.importance(log_ratio)
+        surrogate, clipped = losses.clipped_surrogate(ratio, batch.advantages, self.clip_low, self.clip_high)
+        metrics = {"ratio": ratio, "kl_old": losses.approximate_kl(log_ratio), "clip_fraction": clipped, "policy_loss": surrogate}
+        return self.regularised(surrogate, stats, batch, metrics)

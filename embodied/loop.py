@@ -1,0 +1,141 @@
+"""The page: run the flow round by round, log, checkpoint, stop cleanly. Evaluation is one round of a flow without a learner.
+
+A checkpoint holds the state between two rounds, so a run that was cut and resumed gives what an unbroken one would have given.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import dataclass
+from typing import Any, Callable
+
+from embodied import graphs
+from embodied.episodes import EvaluationLedger
+from embodied.learning.data import Trajectory
+from embodied.runs import checkpoint
+from embodied.runs.folder import RunFolder, write_json
+from embodied.runs.metrics import EpisodeLog, MetricsLog
+from embodied.runs.progress import Progress
+from embodied.runs.success import Rate, rate
+from embodied.stages.act import ActStage
+from embodied.stages.learn import LearnStage
+from embodied.stages.sim import Attempt, SimStage
+from scheduler.backends.local_backend import LocalBackend
+from scheduler.planning.plan import Plan
+from scheduler.running.execute import RoundResult, Stopped, execute
+from scheduler.running.flow import Flow, flow_of
+
+
+@dataclass
+class Logs:
+    run: RunFolder
+    metrics: MetricsLog
+    episodes: EpisodeLog
+    suite: str
+    progress: Progress
+
+
+class Interrupt:
+    """While inside, the first Ctrl-C (or SIGTERM) asks the executor to stop between calls; the second raises KeyboardInterrupt."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def __enter__(self) -> Interrupt:
+        self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, *_: object) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+        print("\nstopping after the call that runs; a checkpoint is written (Ctrl-C again: stop at once)", flush=True)
+
+
+def train(flow: Flow, backend: LocalBackend, learn: LearnStage, logs: Logs, first: int, iterations: int, every: int, keep: int) -> dict[str, float]:
+    """Rounds `first` to `iterations` - 1. Returns totals: seconds by stage, env steps, wall seconds. Raises Stopped after writing a checkpoint."""
+    totals: dict[str, float] = {"env_steps": 0.0, "wall_s": 0.0}
+    saved = first
+    with Interrupt() as interrupt:
+        try:
+            for result in execute(flow, backend, first, iterations, stop=lambda: interrupt.requested):
+                done = result.number + 1
+                log_round(result, logs, totals)
+                if done % every == 0 or done == iterations:
+                    save(logs.run, learn, done, keep)
+                    saved = done
+        except Stopped as stopped:
+            if stopped.round > saved:
+                save(logs.run, learn, stopped.round, keep)
+            raise
+    return totals
+
+
+def evaluate(env: Any, policy: Any, plan: Plan, ledger: EvaluationLedger, *, seed: int, greedy: bool, rows: int, log: Callable[[dict], Any], phase: str,
+             suite: str, iteration: int = 0, on_episode: Callable[[Attempt], None] | None = None) -> tuple[Rate, float, int]:  # fmt: skip
+    """Every episode of the ledger once; each is given to `log` as a row. Returns (rate with interval, wall seconds, env steps)."""
+    episodes = ledger.round(0)
+    tokens = policy.spec.chunk * policy.spec.action_dims
+    sim = SimStage(env, lambda number: episodes, plan.groups, policy.spec.chunk, on_episode=on_episode)
+    act = ActStage(policy, tokens, seed, "evaluate", greedy, rows, plan.threads["act"])
+    flow = flow_of(graphs.evaluation(), plan.groups, {}, {})
+    begun = time.perf_counter()
+    with Interrupt() as interrupt:
+        results = list(execute(flow, LocalBackend({"sim": sim, "act": act}), 0, 1, stop=lambda: interrupt.requested))
+    trajectories = [item.payload for item in results[0].items]
+    for trajectory in trajectories:
+        log(episode_row(trajectory, phase, iteration, suite))
+    successes = sum(trajectory.success for trajectory in trajectories)
+    return rate(successes, len(trajectories)), time.perf_counter() - begun, sum(t.steps for t in trajectories)
+
+
+def log_round(result: RoundResult, logs: Logs, totals: dict[str, float]) -> None:
+    """One row of metrics, the rows of the round's episodes, the timeline of the round, the progress line."""
+    done, seconds, wall = result.number + 1, result.timeline.busy(), result.timeline.wall
+    trajectories = [item.payload for item in result.items if isinstance(item.payload, Trajectory)]
+    row: dict[str, Any] = {"seconds": seconds | {"iteration": wall}, "learn": result.report}
+    success, steps_per_s = None, None
+    if trajectories:
+        for trajectory in trajectories:
+            logs.episodes.write(episode_row(trajectory, "train", done, logs.suite))
+        steps = sum(trajectory.steps for trajectory in trajectories)
+        success = rate(sum(t.success for t in trajectories), len(trajectories))
+        steps_per_s = steps / wall
+        totals["env_steps"] += steps
+        row |= {"success": success.as_dict(), "episode_steps": steps / len(trajectories), "env_steps": steps, "env_steps_per_s": steps_per_s}
+    totals["wall_s"] += wall
+    for stage, spent in seconds.items():
+        totals[f"seconds/{stage}"] = totals.get(f"seconds/{stage}", 0.0) + spent
+    logs.metrics.write(done, row)
+    write_json(logs.run.timeline_json, result.timeline.perfetto())
+    logs.progress.update(done, success, steps_per_s, seconds, result.timeline.bottleneck())
+
+
+def episode_row(trajectory: Trajectory, phase: str, iteration: int, suite: str) -> dict[str, Any]:
+    meta = trajectory.meta
+    return {
+        "phase": phase, "iteration": iteration, "episode": trajectory.episode, "suite": suite, "task": meta["task"], "init_state": meta["init_state"],
+        "seed": meta["seed"], "success": trajectory.success, "steps": trajectory.steps, "return": float(trajectory.rewards.sum()),
+        "terminated": trajectory.terminated, "truncated": trajectory.truncated, "errored": False,
+    }  # fmt: skip
+
+
+def save(run: RunFolder, learn: LearnStage, iterations: int, keep: int) -> None:
+    """step_<iterations>: the policy, the optimizer to the bit, and how far the run has come."""
+    tensors, rest = checkpoint.flatten_optimizer(learn.optimizer.state_dict())
+    state = {"iterations": iterations, "updates": learn.updates, "optimizer": rest}
+    checkpoint.save(run.checkpoints, iterations, {"policy": learn.policy.state_dict(), "optimizer": tensors}, state, learn.policy.save_pretrained, keep)
+
+
+def restore(path: Any, learn: LearnStage) -> int:
+    """Puts a checkpoint's policy and optimizer in place; returns the iterations done."""
+    tensors, state = checkpoint.load(path)
+    learn.policy.load_state_dict(tensors["policy"])
+    learn.optimizer.load_state_dict(checkpoint.unflatten_optimizer(tensors["optimizer"], state["optimizer"]))
+    learn.updates = int(state["updates"])
+    return int(state["iterations"])
