@@ -40,6 +40,7 @@ class EnvSpec:
     horizon: int | None = None  # step budget of an episode; None when the env never truncates
     tasks: tuple[int, ...] = (0,)  # the task indices that reset(options={"task": i}) accepts
     init_states: int | None = None  # fixed initial states per task; None when a seed draws them
+    privileged_layout: dict[str, tuple[int, int]] = field(default_factory=dict)  # name -> (start, stop) in `privileged`
     protocol: dict = field(default_factory=dict)  # printed and stored beside every score: versions, budget, renderer
 
 
