@@ -20,7 +20,7 @@ from policies.codec import BINS, ActionCodec
 from policies.parts import loading, sampling
 from policies.parts.decoder import LanguageModel, llama_config, pad_after_first
 from policies.parts.images import ImagePath, normalise
-from policies.parts.prompts import STOP, Prompts
+from policies.parts.prompts import LLAMA_VOCABULARY, STOP, Prompts
 from policies.parts.value_head import ValueHead
 from policies.parts.vision import Projector, VisionBackbone, towers_of
 
@@ -60,8 +60,7 @@ class OpenVLAOFT(nn.Module):
         """
         folder = loading.read_folder(checkpoint)
         config = folder.config if prompt_length is None else {**folder.config, PROMPT_LENGTH_KEY: prompt_length}
-        vocabulary = vocabulary_of(config)
-        prompts = Prompts.from_folder(folder.path, vocabulary, config.get("pad_token_id", vocabulary), config.get(PROMPT_LENGTH_KEY))
+        prompts = Prompts.from_folder(folder.path, vocabulary_of(config), config.get(PROMPT_LENGTH_KEY))
         with torch.device("meta"):
             policy = cls(config, ActionCodec(folder.statistics, unnorm_key), ImagePath.from_config(folder.preprocessor), prompts,
                          temperature=temperature, cameras=cameras, value_head=value_head, value_detach=value_detach)  # fmt: skip
@@ -144,4 +143,7 @@ class OpenVLAOFT(nn.Module):
 
 def vocabulary_of(config: dict) -> int:
     """Text and action ids, without the rows that pad the embedding to a multiple; the last 256 are the actions."""
-    return config["text_config"]["vocab_size"] - config.get("pad_to_multiple_of", 64)
+    rows = config["text_config"]["vocab_size"]
+    if rows == config.get("pad_token_id", LLAMA_VOCABULARY):  # the padding id is the first padding row, so there are none
+        return rows
+    return rows - config.get("pad_to_multiple_of", 64)

@@ -15,7 +15,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 KEPT = (
     "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
-    "hidden_act max_position_embeddings rms_norm_eps pad_token_id attention_bias mlp_bias"
+    "hidden_act max_position_embeddings rms_norm_eps attention_bias mlp_bias"
 ).split()
 
 

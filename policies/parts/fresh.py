@@ -58,7 +58,7 @@ def create_checkpoint(folder: str | Path, instructions: list[str], statistics: d
     longest = max(len(Tokenizer.from_str(files["tokenizer.json"].decode()).encode(prompt_text(line)).ids) for line in instructions)
     config, preprocessor = {**_config(wanted), PROMPT_LENGTH_KEY: longest}, _preprocessor(wanted.image)
     with torch.device("meta"):
-        policy = OpenVLAOFT(config, codec, ImagePath.from_config(preprocessor), Prompts(files, vocabulary, vocabulary, longest))
+        policy = OpenVLAOFT(config, codec, ImagePath.from_config(preprocessor), Prompts(files, vocabulary, longest))
     policy.statistics, policy.preprocessor = statistics, preprocessor
     policy.materialise("float32", "cpu")
     initialise(policy, seed)

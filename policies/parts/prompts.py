@@ -10,6 +10,7 @@ import torch
 from tokenizers import Tokenizer
 
 BOS, STOP = 1, 2
+FILLER = 0  # stands where the mask is False; any id would do
 LLAMA_VOCABULARY = 32000
 LLAMA_SPACE = 29871  # the bare space: Llama's prompts end in it, as in training
 DEFAULT_LENGTH = 64  # tokens: LIBERO's longest instruction takes about 40 in Llama's vocabulary
@@ -24,17 +25,17 @@ def prompt_text(instruction: str) -> str:
 class Prompts:
     """The tokenizer of one checkpoint folder, and its files, so that they can be written again."""
 
-    def __init__(self, files: dict[str, bytes], vocabulary: int, pad_id: int, length: int | None):
+    def __init__(self, files: dict[str, bytes], vocabulary: int, length: int | None):
         """vocabulary: text and action ids, without the padding rows. length: tokens per prompt; None takes DEFAULT_LENGTH."""
         self.files = files
-        self.vocabulary, self.pad_id, self.length = vocabulary, pad_id, length or DEFAULT_LENGTH
+        self.vocabulary, self.length = vocabulary, length or DEFAULT_LENGTH
         self.tokenizer = Tokenizer.from_str(files["tokenizer.json"].decode()) if "tokenizer.json" in files else None
         self._ids = lru_cache(maxsize=1024)(self._tokenize)
 
     @classmethod
-    def from_folder(cls, folder: Path, vocabulary: int, pad_id: int, length: int | None) -> "Prompts":
+    def from_folder(cls, folder: Path, vocabulary: int, length: int | None) -> "Prompts":
         files = {name: (folder / name).read_bytes() for name in FILES if (folder / name).is_file()}
-        return cls(files, vocabulary, pad_id, length)
+        return cls(files, vocabulary, length)
 
     def __call__(self, instructions: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
         """b instructions -> ids [b, length] int64, mask [b, length] bool, padded on the right.
@@ -42,7 +43,7 @@ class Prompts:
         Raises FileNotFoundError without a tokenizer, ValueError when a prompt is longer than `length`.
         """
         rows = [self._ids(str(instruction)) for instruction in instructions]
-        ids = torch.full((len(rows), self.length), self.pad_id, dtype=torch.int64)
+        ids = torch.full((len(rows), self.length), FILLER, dtype=torch.int64)
         mask = torch.zeros(ids.shape, dtype=torch.bool)
         for row, tokens in enumerate(rows):
             ids[row, : len(tokens)] = torch.tensor(tokens)

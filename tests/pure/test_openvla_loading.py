@@ -1,0 +1,119 @@
+"""Checkpoint folders: whole ones load, broken ones say everything that is wrong in one error."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from policies.openvla_oft import OpenVLAOFT
+from policies.parts.loading import CheckpointError
+
+TINY = Path(__file__).parents[1] / "fixtures" / "openvla_tiny"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("config.json", "dataset_statistics.json", "model.safetensors", "preprocessor_config.json"):
+        shutil.copy(TINY / name, tmp_path / name)
+    return tmp_path
+
+
+def rewrite(folder, name, change):
+    content = json.loads((folder / name).read_text())
+    change(content)
+    (folder / name).write_text(json.dumps(content))
+
+
+def test_all_missing_files_are_named_at_once(folder):
+    for name in ("preprocessor_config.json", "model.safetensors", "dataset_statistics.json"):
+        (folder / name).unlink()
+    rewrite(folder, "config.json", lambda config: config.pop("norm_stats"))
+    with pytest.raises(CheckpointError) as error:
+        OpenVLAOFT.from_pretrained(folder)
+    for name in ("preprocessor_config.json", "model.safetensors", "dataset_statistics.json"):
+        assert name in str(error.value)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match="nowhere"):
+        OpenVLAOFT.from_pretrained(tmp_path / "nowhere")
+
+
+def test_missing_extra_and_misshapen_tensors_are_all_named_at_once(folder):
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["projector.fc1.bias"]
+    tensors["projector.fc9.bias"] = torch.zeros(3)
+    tensors["projector.fc3.bias"] = torch.zeros(5)
+    tensors["vision_backbone.featurizer.cls_token"] = torch.zeros(1, 1, 4)
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(CheckpointError) as error:
+        OpenVLAOFT.from_pretrained(folder)
+    message = str(error.value)
+    assert "missing projector.fc1.bias (320,)" in message
+    assert "extra projector.fc9.bias (3,)" in message
+    assert "misshapen projector.fc3.bias: found (5,), wanted (32,)" in message
+    assert "vision_backbone.featurizer.cls_token" in message
+
+
+def test_a_sharded_folder_loads_to_the_same_weights(folder):
+    tensors = load_file(folder / "model.safetensors")
+    names = sorted(tensors)
+    parts = {"model-00001-of-00002.safetensors": names[:40], "model-00002-of-00002.safetensors": names[40:]}
+    for file, held in parts.items():
+        save_file({name: tensors[name] for name in held}, folder / file)
+    (folder / "model.safetensors").unlink()
+    index = {"weight_map": {name: file for file, held in parts.items() for name in held}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    sharded, whole = OpenVLAOFT.from_pretrained(folder).state_dict(), OpenVLAOFT.from_pretrained(TINY).state_dict()
+    assert all(torch.equal(sharded[name], whole[name]) for name in whole)
+
+
+def test_every_lost_shard_is_named(folder):
+    shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict(zip("ab", shards))}))
+    with pytest.raises(CheckpointError) as error:
+        OpenVLAOFT.from_pretrained(folder)
+    assert all(shard in str(error.value) for shard in shards)
+
+
+def test_the_configs_own_statistics_serve_when_there_is_no_file(folder):
+    (folder / "dataset_statistics.json").unlink()
+    assert OpenVLAOFT.from_pretrained(folder).codec.key == "libero_spatial_no_noops"
+
+
+def test_a_suite_name_finds_its_statistics_and_a_wrong_one_lists_what_there_is():
+    assert OpenVLAOFT.from_pretrained(TINY, unnorm_key="libero_spatial").codec.key == "libero_spatial_no_noops"
+    with pytest.raises(KeyError, match="libero_spatial_no_noops"):
+        OpenVLAOFT.from_pretrained(TINY, unnorm_key="libero_object")
+
+
+def test_several_statistics_and_no_key_is_refused_at_loading(folder):
+    rewrite(folder, "dataset_statistics.json", lambda content: content.update(other=content["libero_spatial_no_noops"]))
+    with pytest.raises(KeyError, match="other"):
+        OpenVLAOFT.from_pretrained(folder)
+
+
+def test_towers_that_are_not_known_are_named(folder):
+    def change(config):
+        del config["vision_towers"]
+        config["timm_model_ids"] = ["vit_huge", "vit_so400m_patch14_siglip_224"]
+
+    rewrite(folder, "config.json", change)
+    with pytest.raises(ValueError, match="vit_huge"):
+        OpenVLAOFT.from_pretrained(folder)
+
+
+def test_a_folder_without_a_tokenizer_loads_and_says_so_when_an_instruction_comes():
+    policy = OpenVLAOFT.from_pretrained(TINY)
+    with pytest.raises(FileNotFoundError, match="tokenizer.json"):
+        policy.prompts(["put it down"])
+
+
+def test_bfloat16_holds_the_weights_as_stored_and_the_rotary_frequencies_in_float32():
+    policy = OpenVLAOFT.from_pretrained(TINY, dtype="bfloat16")
+    stored = load_file(TINY / "model.safetensors")["projector.fc1.weight"]
+    assert torch.equal(policy.projector.fc1.weight, stored)
+    assert policy.language_model.model.rotary_emb.inv_freq.dtype == torch.float32
