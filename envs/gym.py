@@ -76,7 +76,7 @@ class GymEnv(gymnasium.Env):
 def _make(id: str, kwargs: dict, horizon: int | None) -> gymnasium.Env:
     try:
         return gymnasium.make(id, max_episode_steps=horizon, disable_env_checker=True, **kwargs)
-    except gymnasium.error.UnregisteredEnv as error:
+    except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
         near = difflib.get_close_matches(id, gymnasium.registry, n=3, cutoff=0.3)
         hint = "an env of your own package is named 'package:Id-v0'"
         raise ValueError(f"found env id {id!r}, wanted one that Gymnasium knows, such as {', '.join(near) or 'CartPole-v1'}; {hint}") from error

@@ -50,26 +50,6 @@ class Asked:
     episode: str  # for messages
 
 
-def portable(make_env: Callable[[], gymnasium.Env]) -> bytes:
-    """`make_env` as bytes that a fresh interpreter can read. Raises TypeError, saying what would do."""
-    wanted = "wanted an importable function or class, or functools.partial over one, so that a worker process can build it"
-    try:
-        job = pickle.dumps(make_env)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise TypeError(f"found make_env {make_env!r}, which cannot be pickled ({error}); {wanted}, or use workers=0") from error
-    if b"__main__" in job:
-        raise TypeError(f"found make_env {make_env!r} of the script that is being run; {wanted}, or use workers=0")
-    return job
-
-
-def shared_file() -> int:
-    """A descriptor of an empty file in memory (on disk where the system has no such thing) that has no name."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("m2flow-envs")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
-
-
 class Local:
     """The slots of this process. `connection` is None: what was asked runs when it is received."""
 

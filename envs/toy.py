@@ -8,9 +8,9 @@ drawn into the picture and are `state[0]`, so a step that is lost, doubled or ou
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
-import threading
 import time
 from dataclasses import dataclass
 from typing import Any, Mapping, Sequence
@@ -59,7 +59,8 @@ class Fault:
             raise RuntimeError(f"planned fault in {phase}")
         if self.kind == "die":
             os.kill(os.getpid(), signal.SIGKILL)
-        threading.Event().wait()
+        while True:  # through PyDLL, which keeps the interpreter's lock as a stuck graphics driver may
+            ctypes.PyDLL(None).sleep(3600)
 
 
 class ToyEnv(gymnasium.Env):

@@ -8,6 +8,8 @@ EnvError that names it, its episode and its phase; no process outlives the Vecto
 from __future__ import annotations
 
 import os
+import pickle
+import tempfile
 import time
 import weakref
 from collections import deque
@@ -18,7 +20,7 @@ from typing import Any, Callable
 import gymnasium
 import numpy as np
 
-from envs.process import Asked, EnvError, Job, Local, Process, portable, shared_file
+from envs.process import Asked, EnvError, Job, Local, Process
 from envs.spec import EnvSpec
 from envs.worker import Reply, slot_arrays
 
@@ -68,7 +70,7 @@ class VectorEnv:
         self._episodes = [""] * slots
         self._busy: set[int] = set()
         self._workers: list[Process | Local] = []
-        memory = None if workers == 0 else shared_file()
+        memory = None if workers == 0 else _shared_file()
         self._release = weakref.finalize(self, _release, self._workers, memory)
         shares = [range(slots)] if workers == 0 else [range(slots * i // workers, slots * (i + 1) // workers) for i in range(workers)]
         self._owner = {slot: index for index, share in enumerate(shares) for slot in share}
@@ -76,7 +78,7 @@ class VectorEnv:
             if workers == 0:
                 self._workers.append(Local(make_env, list(shares[0])))
             else:
-                job = Job(portable(make_env), slots, threads, memory)
+                job = Job(_portable(make_env), slots, threads, memory)
                 self._workers.extend(Process(index, list(share), job) for index, share in enumerate(shares))
             self.env_spec: EnvSpec = self._await_start()
         except BaseException:
@@ -192,3 +194,23 @@ def _result(reply: Reply, spec: EnvSpec, buffer: Any) -> SlotResult:
     observation = {key: array.copy() for key, array in slot_arrays(spec, buffer, reply.slot).items()}
     ends = (reply.terminated, reply.truncated)
     return SlotResult(reply.slot, reply.kind, {**observation, **reply.texts}, reply.rewards, *ends, reply.info, reply.seconds)
+
+
+def _portable(make_env: Callable[[], gymnasium.Env]) -> bytes:
+    """`make_env` as bytes that a fresh interpreter can read. Raises TypeError, saying what would do."""
+    wanted = "wanted an importable function or class, or functools.partial over one, so that a worker process can build it"
+    try:
+        job = pickle.dumps(make_env)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise TypeError(f"found make_env {make_env!r}, which cannot be pickled ({error}); {wanted}, or use workers=0") from error
+    if b"__main__" in job:
+        raise TypeError(f"found make_env {make_env!r} of the script that is being run; {wanted}, or use workers=0")
+    return job
+
+
+def _shared_file() -> int:
+    """A descriptor of an empty file in memory (on disk where the system has no such thing) that has no name."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("m2flow-envs")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
