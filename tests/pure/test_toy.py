@@ -113,3 +113,16 @@ def test_a_task_or_state_it_does_not_have_is_refused(options, says):
 def test_arguments_that_cannot_be_are_refused(arguments):
     with pytest.raises(ValueError, match="found .*wanted"):
         ToyEnv(**arguments)
+
+
+def test_a_disturbed_expert_slips_in_its_share_of_the_episodes_while_its_labels_stay_right():
+    expert = ToyExpert(ToyEnv(drift=1).env_spec, chunk=2, disturbance=0.3, disturbed_share=0.5)
+    rows = 400
+    observation = {"privileged": np.tile(np.float32([3, 1]), (rows, 1)), "episode": np.arange(rows) // 10, "step": np.arange(rows) % 10}
+    chunk = expert.act(observation)
+    assert np.array_equal(chunk.labels, np.tile([[3], [0]], (rows, 1, 1)))
+    slipped = (chunk.actions != chunk.labels).reshape(40, 20)
+    assert set((chunk.actions - chunk.labels)[chunk.actions != chunk.labels] % 4) == {1}
+    assert 10 <= slipped.any(axis=1).sum() <= 30  # about half of 40 episodes
+    later = expert.act({key: value[7:9] for key, value in observation.items()})
+    assert np.array_equal(later.actions, chunk.actions[7:9])
