@@ -49,8 +49,7 @@ def save(
         raise ValueError(f"found keep={keep}, wanted at least 1 checkpoint to stay")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob(".step_*"):  # from a process that died while writing or deleting
-        shutil.rmtree(left)
+    _sweep(folder)  # what a process left that died while writing or deleting
     aside, target = folder / f".step_{step}.writing", folder / f"step_{step}"
     aside.mkdir()
     for name, group in tensors.items():
@@ -66,6 +65,7 @@ def save(
         target.rename(folder / f".step_{step}.replaced")  # damaged, or from before the run was taken up at an older step
     aside.rename(target)
     sync_folder(folder)
+    _sweep(folder)
     _prune(folder, keep)
     return target
 
@@ -212,6 +212,11 @@ def _faults(path: Path, thorough: bool) -> list[str]:
         elif thorough and _fingerprint(file) != wanted:
             faults.append(f"{name} with other contents than were written")
     return faults
+
+
+def _sweep(folder: Path) -> None:
+    for left in folder.glob(".step_*"):
+        shutil.rmtree(left)
 
 
 def _steps(folder: Path) -> list[Path]:
