@@ -152,7 +152,10 @@ def test_a_process_killed_while_writing_leaves_the_older_checkpoint_and_no_litte
     small(tmp_path, 1)
     child = os.fork()
     if child == 0:
-        small(tmp_path, 2, write_policy=lambda folder: os.kill(os.getpid(), signal.SIGKILL))
+        try:
+            small(tmp_path, 2, write_policy=lambda folder: os.kill(os.getpid(), signal.SIGKILL))
+        finally:
+            os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert names(tmp_path) == [".step_2.writing", "step_1"]
     assert latest(tmp_path) == tmp_path / "step_1"
