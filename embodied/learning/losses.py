@@ -77,8 +77,9 @@ def gather_loss(per_token: torch.Tensor, weights: torch.Tensor, metrics: Mapping
     """
     total = _weighted(per_token, weights)
     with torch.no_grad():
-        sums = [_weighted(each.detach().float(), weights) for each in metrics.values()]
-        count, *sums = torch.stack([weights.sum(), *sums]).double().tolist()
+        sums = [_weighted(each.detach().float(), weights).double() for each in metrics.values()]
+        # In float64, so that counts of parts add up to the count of the whole.
+        count, *sums = torch.stack([weights.sum(dtype=torch.float64), *sums]).tolist()
     return Loss(total, count, {name: (each, count) for name, each in zip(metrics, sums)})
 
 
