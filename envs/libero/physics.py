@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
+from envs.libero import kernel
 from envs.libero.simulator import Simulator
 from envs.libero.stock import nullspace_torques, opspace_matrices, orientation_error, set_goal_orientation
 
@@ -54,6 +55,10 @@ class Arm:
         self._rest = np.array(stock.initial_joint)
         self._jacp, self._jacr = np.zeros((3, self.model.nv)), np.zeros((3, self.model.nv))
         self._mass = np.zeros((self.model.nv, self.model.nv))
+        # Views of MuJoCo's own memory, valid as long as `data` lives.
+        self._site_pos, self._site_mat = self.data.site_xpos[self._site], self.data.site_xmat[self._site]
+        self._all_qpos, self._all_qvel, self._bias = self.data.qpos, self.data.qvel, self.data.qfrc_bias
+        self._joints, self._dofs = np.array(self._qpos, np.int64), np.array(self._qvel, np.int64)
         # What the stock controller last read before `set_init_state`; its first substep still acts on it.
         self._stale = {name: np.array(getattr(stock, name)) for name in _READ}
         self._pristine = self._state()
@@ -86,29 +91,46 @@ class Arm:
 
     def step(self, action: np.ndarray, exact: bool) -> None:
         """action: [7] float64, -1 to 1; the last is the gripper, -1 opens."""
-        model, data = self.model, self.data
         delta = self._scale_action(action[:6])
         towards = np.array([-1.0, 1.0]) * GRIPPER_SPEED * np.sign(action[6:])
-        for substep in range(SUBSTEPS):
-            mujoco.mj_step1(model, data)
-            if exact:
-                self._solve()
-            if not self._fresh:
-                if exact:
-                    self._solve()
-                self._read()
-            if substep == 0:
-                self._set_goal(delta)
-            self._fresh = False
-            torques = self._torques()
-            data.ctrl[self._motors] = np.clip(torques, self._low, self._high)
-            self._gripper = np.clip(self._gripper + towards, -1.0, 1.0)
+        substep = self._exact_substep if exact else self._fast_substep
+        data = self.data
+        for index in range(SUBSTEPS):
+            torques = substep(delta if index == 0 else None)
+            data.ctrl[self._motors] = np.minimum(np.maximum(torques, self._low), self._high)
+            self._gripper = np.minimum(np.maximum(self._gripper + towards, -1.0), 1.0)
             data.ctrl[self._gripper_motors] = self._gripper_bias + self._gripper_weight * self._gripper
-            if substep == SAMPLED:
+            if index == SAMPLED:
                 self.seen_qpos = data.qpos.copy()
-            mujoco.mj_step2(model, data)
-            if substep == SAMPLED:
+            mujoco.mj_step2(self.model, data)
+            if index == SAMPLED:
                 self.seen_fingers = data.qpos[self._finger_qpos].copy()
+
+    def _exact_substep(self, delta: np.ndarray | None) -> np.ndarray:
+        """[7] torques. delta: [6] where a control step begins, else None."""
+        mujoco.mj_step1(self.model, self.data)
+        self._solve()
+        if not self._fresh:
+            self._solve()
+            self._read()
+        if delta is not None:
+            self._set_goal(delta)
+        self._fresh = False
+        return self._torques()
+
+    def _fast_substep(self, delta: np.ndarray | None) -> np.ndarray:
+        model, data = self.model, self.data
+        mujoco.mj_step1(model, data)
+        mujoco.mj_jacSite(model, data, self._jacp, self._jacr, self._site)
+        _full_mass(model, data, self._mass)
+        if delta is not None:
+            self._fresh = False
+            self.ee_pos, self.ee_ori_mat = self._site_pos.copy(), self._site_mat.reshape(3, 3).copy()
+            self._set_goal(delta)
+        return kernel.torques(
+            self._site_pos, self._site_mat, self._jacp, self._jacr, self._all_qpos, self._all_qvel, self._bias, self._mass,
+            self._dofs, self._joints, self.goal_pos, self.goal_ori, self._rest, self._kp, self._kd,
+        )  # fmt: skip
 
     def _solve(self) -> None:
         # What is left of mj_forward when the position and velocity stages are already done: it moves the warm start.
