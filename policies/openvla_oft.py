@@ -136,9 +136,9 @@ class OpenVLAOFT(nn.Module):
         text = embed(prompt_ids)
         slots = text.new_zeros(len(text), self.tokens, text.shape[-1])
         stop = embed.weight[STOP].expand(len(text), 1, -1)
-        states = self.language_model(torch.cat([text[:, :1], patches, text[:, 1:], slots, stop], dim=1), valid)
-        start = patches.shape[1] + prompt_ids.shape[1] - 1
-        return states[:, start : start + self.tokens]
+        start = patches.shape[1] + prompt_ids.shape[1]
+        states = self.language_model(torch.cat([text[:, :1], patches, text[:, 1:], slots, stop], dim=1), valid, (start, self.tokens))
+        return states[:, start - 1 : start - 1 + self.tokens]
 
 
 def vocabulary_of(config: dict) -> int:

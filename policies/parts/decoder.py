@@ -1,11 +1,12 @@
 """The language model of an OFT policy: transformers' Llama, every position attending to every position but padding.
 
-Causal attention cannot slip in: the mask is always given in full (4-D), each layer is told that it is not causal, and the installed
-transformers is probed once per process; a version that loses the mask is refused, since a causal OFT model runs and is wrong.
+Causal attention cannot slip in: each layer gets its whole 4-D mask from here and is told that it is not causal, and the installed
+transformers is probed once per process; a version that attends causally all the same is refused: such a model runs, and is wrong.
 """
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import torch
@@ -15,7 +16,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 KEPT = (
     "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
-    "hidden_act max_position_embeddings rms_norm_eps attention_bias mlp_bias"
+    "hidden_act max_position_embeddings rms_norm_eps"
 ).split()
 
 
@@ -41,27 +42,42 @@ class LanguageModel(nn.Module):
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         _uncausal(self.model)
 
-    def forward(self, embeddings: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, embeddings: torch.Tensor, valid: torch.Tensor | None = None, slots: tuple[int, int] | None = None) -> torch.Tensor:
         """[b, N, D] embeddings, [b, N] bool (None: no padding) -> [b, N, D] hidden states after the last norm.
 
         Positions count the valid tokens only, so padding changes nothing, wherever it stands.
+        slots: (first, count) of a run of valid all-zero embeddings; the result is the same, sooner.
         """
-        return attend(self.model, embeddings, valid)
+        return attend(self.model, embeddings, valid, slots)
 
     def place_rotary(self, device: torch.device | str) -> None:
         """Compute the rotary frequencies (buffers that no checkpoint holds) on `device`, in float32."""
         self.model.rotary_emb = LlamaRotaryEmbedding(self.model.config).to(device)
 
 
-def attend(model: LlamaModel, embeddings: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
-    length = embeddings.shape[1]
+def attend(model: LlamaModel, embeddings: torch.Tensor, valid: torch.Tensor | None, slots: tuple[int, int] | None = None) -> torch.Tensor:
     if valid is None:
-        mask, positions = embeddings.new_zeros(1, 1, length, length), None
+        valid = torch.ones(1, embeddings.shape[1], dtype=torch.bool, device=embeddings.device)
+    mask = torch.zeros_like(valid, dtype=embeddings.dtype).masked_fill_(~valid, torch.finfo(embeddings.dtype).min)[:, None, None]
+    rotary = model.rotary_emb(embeddings, (valid.cumsum(1) - 1).clamp(min=0))
+    first, *rest = model.layers
+    if slots is None or embeddings.dtype != torch.float32:  # log(count) is too coarse in half precision
+        states = first(embeddings, attention_mask=mask, position_embeddings=rotary)
     else:
-        positions = (valid.cumsum(1) - 1).clamp(min=0)
-        mask = torch.zeros_like(valid, dtype=embeddings.dtype).masked_fill_(~valid, torch.finfo(embeddings.dtype).min)
-        mask = mask[:, None, None].expand(-1, 1, length, -1)
-    return model(inputs_embeds=embeddings, attention_mask=mask, position_ids=positions, use_cache=False).last_hidden_state
+        states = _first_layer(first, embeddings, mask, rotary, *slots)
+    for layer in rest:
+        states = layer(states, attention_mask=mask, position_embeddings=rotary)
+    return model.norm(states)
+
+
+def _first_layer(layer: nn.Module, embeddings: torch.Tensor, mask: torch.Tensor, rotary: tuple, start: int, count: int) -> torch.Tensor:
+    """Zero embeddings have zero queries, keys and values (no bias, and rotation keeps 0), so `count` of them are one whose key weighs
+    `count`-fold: its score of 0 becomes log(count). Nearly a fifth off a four-layer model's time."""
+    one = lambda whole, axis: torch.cat([whole.narrow(axis, 0, start + 1), whole.narrow(axis, start + count, whole.shape[axis] - start - count)], axis)
+    heavier = one(mask, -1)
+    heavier[..., start] = math.log(count)
+    states = layer(one(embeddings, 1), attention_mask=heavier, position_embeddings=tuple(one(part, 1) for part in rotary))
+    return torch.cat([states[:, :start], states[:, start : start + 1].expand(-1, count, -1), states[:, start + 1 :]], dim=1)
 
 
 def pad_after_first(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -75,14 +91,13 @@ def pad_after_first(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor
 @lru_cache(maxsize=1)
 def require_bidirectional() -> None:
     """Raises RuntimeError when the installed transformers does not let an earlier position see a later one."""
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.no_grad():
         torch.manual_seed(0)
         sizes = dict(vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
-        with torch.device("cpu"):
-            probe = _uncausal(LlamaModel(llama_config(sizes)))
-            embeddings = torch.randn(1, 3, 8)
+        probe = _uncausal(LlamaModel(llama_config(sizes)))
+        embeddings = torch.randn(1, 3, 8)
         changed = embeddings.clone()
-        changed[:, -1] += 1
+        changed[:, -1] += torch.randn(8)  # not a constant: the norm must not undo it
         before, after = (attend(probe, values, None)[:, 0] for values in (embeddings, changed))
     if torch.equal(before, after):
         import transformers

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers.models.llama import modeling_llama
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from policies.codec import ActionCodec, centres
 from policies.openvla_oft import OpenVLAOFT, vocabulary_of
@@ -117,18 +119,27 @@ def test_the_stop_token_behind_the_slots_reaches_the_first_of_them(expected):
     assert (after - before)[0, 0].abs().max() > 1e-4
 
 
-class CausalLlama(decoder.LlamaModel):
+@torch.no_grad()
+def test_computing_the_zeroed_slots_once_in_the_first_layer_changes_nothing(policy):
+    embeddings = torch.randn(2, 70, 32, generator=torch.Generator().manual_seed(0))
+    embeddings[:, 9:65] = 0
+    valid = torch.arange(70) != torch.tensor([[3], [7]])
+    difference = policy.language_model(embeddings, valid, (9, 56)) - policy.language_model(embeddings, valid)
+    assert difference[valid].abs().max() < 1e-5
+
+
+class CausalLayer(LlamaDecoderLayer):
     """What a library does that builds its own mask over the one it is given."""
 
-    def forward(self, inputs_embeds, attention_mask, **rest):
-        length = inputs_embeds.shape[1]
-        causal = torch.full((1, 1, length, length), torch.finfo(inputs_embeds.dtype).min).triu(1)
-        return super().forward(inputs_embeds=inputs_embeds, attention_mask=causal, **rest)
+    def forward(self, hidden_states, attention_mask, **rest):
+        length = hidden_states.shape[1]
+        causal = torch.full((1, 1, length, length), torch.finfo(hidden_states.dtype).min).triu(1)
+        return super().forward(hidden_states, attention_mask=causal, **rest)
 
 
 def test_a_transformers_that_attends_causally_is_refused(monkeypatch):
     decoder.require_bidirectional.cache_clear()
-    monkeypatch.setattr(decoder, "LlamaModel", CausalLlama)
+    monkeypatch.setattr(modeling_llama, "LlamaDecoderLayer", CausalLayer)
     with pytest.raises(RuntimeError, match="bidirectional"):
         OpenVLAOFT.from_pretrained(TINY)
     decoder.require_bidirectional.cache_clear()
