@@ -91,6 +91,7 @@ def compose(arguments: Sequence[str]) -> DictConfig:
     OmegaConf.set_struct(config, False)
     config = OmegaConf.merge(config, {name: _load(name, choice) for name, choice in chosen.items()})
     for name in CHOICES:
+        _borrow(config, name, chosen)
         _apply_run_block(config, name)
     for key, value in overrides:
         if key not in CHOICES:
@@ -144,6 +145,18 @@ def _load(group: str, choice: str) -> DictConfig:
     if choice not in known:
         raise ConfigError(f"{group}={choice}: there is no such {group}; {nearest(choice, known)}")
     return OmegaConf.create((resources.files("configs") / group / f"{choice}.yaml").read_text())
+
+
+def _borrow(config: DictConfig, name: str, chosen: dict[str, str]) -> None:
+    """A choice whose yaml says `_from_: env._key_` is what stands there (the scripted expert belongs to its env)."""
+    source = config[name].get("_from_")
+    if source is None:
+        return
+    found = OmegaConf.select(config, source)
+    if found is None:
+        group = source.split(".")[0]
+        raise ConfigError(f"{name}={chosen[name]}: {group}={chosen[group]} brings none; choose another {name}")
+    config[name] = OmegaConf.create(OmegaConf.to_container(found))
 
 
 def _apply_run_block(config: DictConfig, name: str) -> None:

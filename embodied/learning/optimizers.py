@@ -11,6 +11,8 @@ from typing import Any, Iterable
 import torch
 from torch import nn
 
+from embodied.learning.muon import Muon
+
 OPTIMIZERS = ("adamw", "muon")
 SCHEDULES = ("constant", "cosine")
 FLOOR = 0.03  # share of the peak rate that the cosine ends at
@@ -107,7 +109,7 @@ def build_optimizer(
     taken = [(name, p) for name, p in named if name in matrices]
     rest = [(name, p) for name, p in named if name not in matrices]
     if taken:
-        parts["muon"] = torch.optim.Muon(_groups(taken, lr, weight_decay, factor), lr=lr, momentum=momentum, adjust_lr_fn="match_rms_adamw")
+        parts["muon"] = Muon(_groups(taken, lr, weight_decay, factor), lr=lr, momentum=momentum)
     if rest:
         default = MUON_REST_BETAS if taken else (0.9, 0.999)
         parts["adamw"] = torch.optim.AdamW(_groups(rest, lr, weight_decay, factor), lr=lr, betas=tuple(betas or default))
