@@ -10,19 +10,18 @@ import json
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.utils import skip_init
 
 from envs.spec import ActionSpec, EnvSpec
 from policies.base import ActionChunk, PolicySpec, TokenStats
-from policies.parts import sampling
+from policies.parts import loading, sampling
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+MODEL_TYPE = "mlp"
 
 
 class MLP(nn.Module):
@@ -31,7 +30,9 @@ class MLP(nn.Module):
     chunk: C actions per inference, each of A tokens, so L = C * A. temperature: divides logits; multiplies the Gaussian's std.
     Gaussian choices are the unclipped samples in units where +-1 is a dim's finite bounds (env units where a bound is infinite);
     actions are clipped to the bounds. state_mean, state_std: fixed normalisation of the state, each [S]; None = as it comes.
-    Raises ValueError when the env has no state vector.
+    checkpoint: a folder of `save_pretrained`; its hidden, chunk and state normalisation replace the ones given, its weights the seed's
+    (a critic that only one side has is left as initialised, or left out).
+    Raises ValueError when the env has no state vector, or the folder does not fit; FileNotFoundError when it lacks a file.
     """
 
     def __init__(
@@ -45,32 +46,40 @@ class MLP(nn.Module):
         state_mean: Sequence[float] | None = None,
         state_std: Sequence[float] | None = None,
         seed: int = 0,
+        checkpoint: str | Path | None = None,
+        device: str = "cpu",
     ):
         super().__init__()
         if env_spec.state < 1:
             raise ValueError(f"policy=mlp on env {env_spec.name}: found no state vector, wanted one; choose a policy that reads pictures")
-        if temperature <= 0:
+        if not temperature > 0:
             raise ValueError(f"policy.temperature: found {temperature}, wanted above 0; for greedy actions give no noise")
+        if checkpoint is not None:
+            saved = _read(checkpoint, env_spec)
+            hidden, chunk, state_mean, state_std = (saved[name] for name in ("hidden", "chunk", "state_mean", "state_std"))
         action = env_spec.action
         self.spec = PolicySpec("mlp", action.kind, action.dims, chunk, state=env_spec.state, choices=action.choices, gripper=action.gripper)
         self.temperature = float(temperature)
         self.discrete = action.kind == "discrete"
-        self.settings = {
-            "state": env_spec.state, "action": asdict(action), "hidden": list(hidden), "chunk": chunk, "temperature": self.temperature,
-            "value_head": value_head, "initial_log_std": initial_log_std, "seed": seed,
-        }  # fmt: skip
         generator = torch.Generator().manual_seed(seed)
         length = chunk * action.dims
         outputs = length * action.choices if self.discrete else length
         self.actor = _network(env_spec.state, hidden, outputs, 0.01, generator)
         self.critic = _network(env_spec.state, hidden, 1, 1.0, generator) if value_head else None
-        mean = torch.zeros(env_spec.state) if state_mean is None else torch.tensor(state_mean, dtype=torch.float32)
-        std = torch.ones(env_spec.state) if state_std is None else torch.tensor(state_std, dtype=torch.float32)
-        self.register_buffer("state_mean", mean.expand(env_spec.state).clone())
-        self.register_buffer("state_std", std.expand(env_spec.state).clone())
+        mean = _per_entry("state_mean", state_mean, env_spec.state, 0.0)
+        std = _per_entry("state_std", state_std, env_spec.state, 1.0)
+        self.register_buffer("state_mean", mean, persistent=False)
+        self.register_buffer("state_std", std, persistent=False)
+        self.settings = {
+            "model_type": MODEL_TYPE, "state": env_spec.state, "action": asdict(action), "hidden": list(hidden), "chunk": chunk,
+            "temperature": self.temperature, "state_mean": mean.tolist(), "state_std": std.tolist(),
+        }  # fmt: skip
         if not self.discrete:
             self.log_std = nn.Parameter(torch.full((action.dims,), float(initial_log_std)))
             self._low, self._high, self._centre, self._half = _bounds(action)
+        if checkpoint is not None:
+            loading.load_weights(self, (Path(checkpoint, loading.WEIGHTS),), optional="critic.")
+        self.to(device)
 
     def prepare(self, observation: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
         """{"state": [b, S] float32}."""
@@ -114,31 +123,17 @@ class MLP(nn.Module):
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config.json and model.safetensors into the folder, made if need be."""
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        Path(folder, CONFIG).write_text(json.dumps({"model_type": "mlp", **self.settings}, indent=1) + "\n")
-        save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, str(Path(folder, WEIGHTS)))
+        loading.write_folder(folder, self, {loading.CONFIG: self.settings}, {})
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, env_spec: EnvSpec | None = None, **changes: object) -> MLP:
-        """Load what `save_pretrained` wrote. With env_spec, its state and actions must be the saved ones; `changes` may set `temperature`.
+    def from_pretrained(cls, folder: str | Path, env_spec: EnvSpec | None = None, temperature: float | None = None, value_head: bool = True) -> MLP:
+        """Load what `save_pretrained` wrote. None: the env's shapes, and the temperature, that the folder was saved with.
 
-        Raises FileNotFoundError naming the absent files, ValueError naming every missing, extra and misshapen tensor, or both specs where they differ.
+        Raises what the constructor raises: every missing, extra and misshapen tensor is named, and both sides where the env is another.
         """
-        absent = [name for name in (CONFIG, WEIGHTS) if not Path(folder, name).is_file()]
-        if absent:
-            raise FileNotFoundError(f"{folder}: found no {' and no '.join(absent)}, wanted a folder written by MLP.save_pretrained")
-        settings = json.loads(Path(folder, CONFIG).read_text())
-        kind = settings.pop("model_type", None)
-        if kind != "mlp":
-            raise ValueError(f"{folder}/{CONFIG}: found model_type={kind!r}, wanted 'mlp'; choose the policy that wrote this folder")
-        state, action = settings.pop("state"), settings.pop("action")
-        bounds = {name: None if action[name] is None else tuple(action[name]) for name in ("low", "high")}
-        saved = EnvSpec("checkpoint", ActionSpec(**{**action, **bounds}), state=state)
-        if env_spec is not None and (env_spec.state, env_spec.action) != (saved.state, saved.action):
-            raise ValueError(f"{folder}: found a policy for state={saved.state}, {saved.action}, wanted state={env_spec.state}, {env_spec.action}; evaluate it on the env it was trained on")
-        policy = cls(saved, **{**settings, **changes})
-        _load(policy, Path(folder, WEIGHTS))
-        return policy
+        saved = _read(folder, env_spec)
+        spec = env_spec or EnvSpec("checkpoint", saved["action"], state=saved["state"])
+        return cls(spec, temperature=temperature or saved["temperature"], value_head=value_head, checkpoint=folder)
 
     def _head(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         """Discrete: log-probabilities [n, L, V]; Gaussian: means [n, L]."""
@@ -187,12 +182,24 @@ def _bounds(action: ActionSpec) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
     return low, high, ((top + bottom) / 2).astype(np.float32), ((top - bottom) / 2).astype(np.float32)
 
 
-def _load(policy: nn.Module, path: Path) -> None:
-    found, wanted = load_file(str(path)), policy.state_dict()
-    faults = [f"missing {name}" for name in wanted if name not in found]
-    faults += [f"extra {name}" for name in found if name not in wanted]
-    shapes = [(name, list(found[name].shape), list(wanted[name].shape)) for name in wanted if name in found]
-    faults += [f"{name} of shape {has}, wanted {wants}" for name, has, wants in shapes if has != wants]
-    if faults:
-        raise ValueError(f"{path}: found tensors that do not fit {CONFIG}: {'; '.join(faults)}")
-    policy.load_state_dict(found)
+def _per_entry(name: str, numbers: Sequence[float] | None, size: int, default: float) -> torch.Tensor:
+    if numbers is not None and len(numbers) != size:
+        raise ValueError(f"policy.{name}: found {len(numbers)} numbers, wanted {size}, one per entry of the state")
+    return torch.full((size,), default) if numbers is None else torch.tensor(numbers, dtype=torch.float32)
+
+
+def _read(folder: str | Path, env_spec: EnvSpec | None) -> dict[str, Any]:
+    """The saved settings, `action` as an ActionSpec."""
+    absent = [name for name in (loading.CONFIG, loading.WEIGHTS) if not Path(folder, name).is_file()]
+    if absent:
+        raise FileNotFoundError(f"{folder}: found no {' and no '.join(absent)}, wanted a folder written by MLP.save_pretrained")
+    settings = json.loads(Path(folder, loading.CONFIG).read_text())
+    kind = settings.get("model_type")
+    if kind != MODEL_TYPE:
+        raise ValueError(f"{folder}/{loading.CONFIG}: found model_type={kind!r}, wanted {MODEL_TYPE!r}; choose the policy that wrote this folder")
+    bounds = {name: settings["action"][name] and tuple(settings["action"][name]) for name in ("low", "high")}
+    settings["action"] = ActionSpec(**{**settings["action"], **bounds})
+    if env_spec is not None and (env_spec.state, env_spec.action) != (settings["state"], settings["action"]):
+        found = f"state={settings['state']}, {settings['action']}"
+        raise ValueError(f"{folder}: found a policy for {found}, wanted state={env_spec.state}, {env_spec.action}; use it on the env it was trained on")
+    return settings

@@ -183,15 +183,28 @@ def test_every_missing_extra_and_misshapen_tensor_is_named(tmp_path):
     tensors = load_file(tmp_path / "model.safetensors")
     del tensors["actor.0.bias"]
     save_file({**tensors, "surplus": torch.zeros(1), "critic.0.weight": torch.zeros(2, 2)}, tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match="missing actor.0.bias.*extra surplus.*critic.0.weight of shape"):
+    with pytest.raises(ValueError) as error:
         MLP.from_pretrained(tmp_path)
+    assert all(fault in str(error.value) for fault in ("missing actor.0.bias", "extra surplus", "misshapen critic.0.weight"))
+
+
+def test_a_checkpoints_own_sizes_win_and_a_critic_it_lacks_is_made_from_the_seed(tmp_path):
+    MLP(DISCRETE, hidden=(16,), chunk=2, state_std=[3.0] * 4, value_head=False).save_pretrained(tmp_path)
+    loaded = MLP(DISCRETE, hidden=(64, 64), checkpoint=tmp_path, value_head=True)
+    assert (loaded.spec.chunk, loaded.actor[0].out_features, loaded.critic[0].out_features) == (2, 16, 16)
+    assert loaded.state_std.tolist() == [3.0] * 4
+
+
+def test_a_state_normalisation_of_another_length_is_refused():
+    with pytest.raises(ValueError, match="policy.state_mean: found 3 numbers, wanted 4"):
+        MLP(DISCRETE, state_mean=[0.0] * 3)
 
 
 def test_a_folder_that_is_not_ours_is_refused_by_name(tmp_path):
     with pytest.raises(FileNotFoundError, match="config.json and no model.safetensors"):
         MLP.from_pretrained(tmp_path)
     MLP(DISCRETE).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="trained on"):
+    with pytest.raises(ValueError, match="the env it was trained on"):
         MLP.from_pretrained(tmp_path, CONTINUOUS)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "openvla"}))
     with pytest.raises(ValueError, match="model_type='openvla'"):
