@@ -89,9 +89,10 @@ def bicubic(images: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 def normalise(pixels: torch.Tensor, means: tuple, stds: tuple) -> torch.Tensor:
     """[b, n, H, W, 3] uint8 of n cameras -> [b, n * 3 * towers, H, W] float32, camera by camera, tower by tower within it."""
     batch, cameras, height, width, _ = pixels.shape
-    unit = pixels.permute(0, 1, 4, 2, 3).float().div_(255)
-    stacked = [(unit - unit.new_tensor(mean).view(3, 1, 1)) / unit.new_tensor(std).view(3, 1, 1) for mean, std in zip(means, stds)]
-    return torch.stack(stacked, dim=2).reshape(batch, cameras * len(means) * 3, height, width)
+    spread = torch.tensor(stds, device=pixels.device)[..., None, None]  # [towers, 3, 1, 1]
+    shift = -torch.tensor(means, device=pixels.device)[..., None, None] / spread
+    values = pixels.permute(0, 1, 4, 2, 3).unsqueeze(2).float()  # [b, n, 1, 3, H, W]
+    return torch.addcmul(shift, values, 1 / (255 * spread)).reshape(batch, cameras * len(means) * 3, height, width)
 
 
 def _separable(images: np.ndarray, rows: np.ndarray | None, columns: np.ndarray | None) -> np.ndarray:

@@ -86,4 +86,4 @@ def test_normalise_by_hand():
     # 255 -> 1: (1 - 0.5) / 0.25 = 2 for the first tower, (1 - 0) / 1 = 1 for the second
     white = torch.full((1, 1, 1, 1, 3), 255, dtype=torch.uint8)
     found = images.normalise(white, ((0.5,) * 3, (0.0,) * 3), ((0.25,) * 3, (1.0,) * 3))
-    assert found.flatten().tolist() == [2.0] * 3 + [1.0] * 3
+    assert found.flatten().tolist() == pytest.approx([2.0] * 3 + [1.0] * 3, abs=1e-6)
