@@ -96,3 +96,4 @@ def write_folder(path: str | Path, module: nn.Module, texts: dict[str, dict], fi
         (path / name).write_bytes(content)
     tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in module.named_parameters()}
     save_file(tensors, path / WEIGHTS, metadata={"format": "pt"})
+    (path / WEIGHTS).chmod(0o644)  # safetensors leaves it to its owner alone, and checkpoints are packaged and shared
