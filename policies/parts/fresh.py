@@ -16,7 +16,6 @@ from torch import nn
 
 from policies.codec import BINS, ActionCodec
 from policies.openvla_oft import PROMPT_LENGTH_KEY, OpenVLAOFT
-from policies.parts import loading
 from policies.parts.images import STEPS_KEY, ImagePath
 from policies.parts.prompts import AFTER, BEFORE, BOS, Prompts, prompt_text
 
