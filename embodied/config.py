@@ -129,11 +129,11 @@ def nearest(found: str, known: Sequence[str]) -> str:
 
 def _parse(argument: str) -> tuple[str, Any]:
     from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import OverrideParseException
+    from hydra.errors import HydraException
 
     try:
         override = OverridesParser.create().parse_override(argument)
-    except OverrideParseException as error:
+    except HydraException as error:
         raise ConfigError(f"found {argument!r}, wanted key=value: {str(error).splitlines()[0]}") from error
     if override.is_delete():
         raise ConfigError(f"found {argument!r}: a key cannot be deleted; set it to null instead")

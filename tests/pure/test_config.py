@@ -1,0 +1,72 @@
+"""The command line: what is mistyped is refused with the nearest name, and what is saved is what ran."""
+
+from __future__ import annotations
+
+import pytest
+from omegaconf import OmegaConf
+
+from embodied.config import ConfigError, choices_of, compose, reopened
+
+
+@pytest.mark.parametrize(
+    ("argument", "hint"),
+    [
+        ("polcy=x", "policy"),
+        ("algo.lrr=1", "algorithm"),
+        ("+algo.lrr=1", "algorithm"),
+        ("algorithm.learner.lrr=1", "'lr'"),
+        ("+algorithm.learner.lrr=1", "'lr'"),
+        ("env=libreo", "'libero'"),
+        ("env.sute=libero_object", "'suite'"),
+        ("sim.slot=3", "'slots'"),
+    ],
+)
+def test_an_unknown_key_or_choice_is_refused_with_the_nearest_name(argument: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=hint):
+        compose([argument])
+
+
+@pytest.mark.parametrize(
+    "argument",
+    ["algorithm.learner.lr=abc", "sim.slots=-1", "sim.slots=two", "iterations=1.5", "sim.timeout=0", "env.resolution=[1]", "seed", "~seed"],
+)
+def test_a_value_of_the_wrong_kind_or_size_is_refused_by_its_key(argument: str) -> None:
+    with pytest.raises(ConfigError, match=argument.split("=")[0].lstrip("~")):
+        compose([argument])
+
+
+def test_a_whole_number_is_a_number() -> None:
+    assert compose(["algorithm.learner.lr=1"]).algorithm.learner.lr == 1
+
+
+def test_the_command_line_wins_over_what_a_choice_wants_of_the_run() -> None:
+    assert compose(["env=gym"]).sim.workers == 0
+    assert compose(["env=gym", "sim.workers=2"]).sim.workers == 2
+
+
+def test_a_free_block_of_arguments_takes_any_name() -> None:
+    assert compose(["env=gym", "env.kwargs.sutton_barto_reward=true"]).env.kwargs.sutton_barto_reward is True
+
+
+def test_the_expert_is_the_one_that_the_env_brings() -> None:
+    assert "toy" in compose(["env=toy", "policy=expert"]).policy._target_
+    with pytest.raises(ConfigError, match="env=gym brings none"):
+        compose(["env=gym", "policy=expert"])
+
+
+def test_more_workers_than_slots_are_refused_with_the_number_that_would_do() -> None:
+    with pytest.raises(ConfigError, match="sim.workers=2"):
+        compose(["sim.workers=3", "sim.slots=2"])
+
+
+@pytest.mark.parametrize("env", choices_of("env"))
+@pytest.mark.parametrize("algorithm", choices_of("algorithm"))
+def test_every_choice_composes_and_comes_back_from_its_file_as_it_was(env: str, algorithm: str, tmp_path) -> None:
+    config = compose([f"env={env}", f"algorithm={algorithm}"])
+    OmegaConf.save(config, tmp_path / "config.yaml")
+    assert OmegaConf.to_container(reopened(tmp_path / "config.yaml", [])) == OmegaConf.to_container(config)
+
+
+def test_a_resumed_run_keeps_its_choices() -> None:
+    with pytest.raises(ConfigError):
+        compose(["resume=auto", "checkpoint=somewhere"])
