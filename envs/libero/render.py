@@ -16,6 +16,7 @@ import numpy as np
 from envs.libero.observation import upright
 
 CELL = 0.006  # metres; vertices of a visual mesh that share a cell of this size become one
+TEXELS = 512  # a texture's shorter side stays at least this long
 SMALLEST = 500  # faces; meshes at or below this are left alone
 PROFILES = ("exact", "fast")
 
@@ -29,6 +30,7 @@ class Renderer:
         if profile == "fast":
             model.vis.quality.offsamples = 0
             decimate(model)
+            shrink_textures(model)
         self._gl = importlib.import_module(f"mujoco.{backend}").GLContext(width, height)
         self._gl.make_current()
         self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_50)
@@ -83,6 +85,20 @@ def decimate(model: mujoco.MjModel, cell: float = CELL) -> None:
         for per_face in (model.mesh_facenormal, model.mesh_facetexcoord):
             per_face[start : start + len(rows)] = per_face[start + rows]
         model.mesh_facenum[mesh] = len(rows)
+
+
+def shrink_textures(model: mujoco.MjModel, texels: int = TEXELS) -> None:
+    """Averages large textures over square blocks, in place: what a small picture shows of them is a mipmap of that size anyway."""
+    for texture in range(model.ntex):
+        height, width = int(model.tex_height[texture]), int(model.tex_width[texture])
+        channels, start = int(model.tex_nchannel[texture]), int(model.tex_adr[texture])
+        block = max(b for b in (1, 2, 4, 8, 16) if b == 1 or (width % b == height % b == 0 and min(width, height) // b >= texels))
+        if block == 1:
+            continue
+        whole = model.tex_data[start : start + height * width * channels].reshape(height // block, block, width // block, block, channels)
+        small = whole.mean(axis=(1, 3)).round().astype(np.uint8)
+        model.tex_data[start : start + small.size] = small.reshape(-1)
+        model.tex_height[texture], model.tex_width[texture] = height // block, width // block
 
 
 def _close_if_alive(reference: weakref.ref) -> None:

@@ -7,12 +7,16 @@ solver warm start to the last bit. Nothing in numpy's global random state change
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 from typing import Iterator
 
 import mujoco
 import numpy as np
 
-from envs.libero.stock import TASK_MAPPING, RandomizationError, bddl, robosuite
+from envs.libero.stock import TASK_MAPPING, MjSim, RandomizationError, bddl, robosuite
 from envs.libero.suites import Task
 
 
@@ -24,7 +28,6 @@ class Simulator:
         with _numpy_seed(0):
             self.env = _build(task.scene_file)
         self.model, self.data = self.env.sim.model._model, self.env.sim.data._data
-        _forget_compiler_cache()
         # Sites are drawn by default; a stock reset hides them, and so does nothing else.
         self.env.visualize(vis_settings={name: False for name in self.env._visualizations})
         self.env.sim.forward()
@@ -55,6 +58,11 @@ def _build(scene_file: str):
             super()._load_model()
             # A stock env has loaded its model twice by the time it is reset, and draws every drawer's opening twice.
             self.object_property_initializers = self.object_property_initializers * 2
+
+        def _initialize_sim(self, xml_string=None):
+            self.sim = MjSim(_compile_apart(self.model.get_xml()))
+            self.sim.forward()
+            self.initialize_time(self.control_freq)
 
         def _reset_internal(self):
             # A stock env makes its render context here, which runs the solver once.
@@ -92,9 +100,17 @@ def _of_interest(env) -> tuple[tuple[str, int], tuple[str, int]]:
     return tuple(found)
 
 
-def _forget_compiler_cache() -> None:
-    """Gives back the decoded meshes and textures that MuJoCo keeps for the next compilation (hundreds of MB)."""
-    return None
+def _compile_apart(xml: str) -> mujoco.MjModel:
+    """Compiles a scene in a process of its own: the compiler keeps every decoded mesh and texture, some 700 MB, for next time."""
+    with tempfile.TemporaryDirectory(prefix="m2flow-libero-") as folder:
+        path = str(Path(folder) / "scene.mjb")
+        done = subprocess.run([sys.executable, "-c", _COMPILE, path], input=xml, text=True, capture_output=True)
+        if done.returncode != 0:
+            raise RuntimeError(f"found a LIBERO scene that MuJoCo cannot compile:\n{done.stderr.strip()}")
+        return mujoco.MjModel.from_binary_path(path)
+
+
+_COMPILE = "import sys, mujoco; mujoco.mj_saveModel(mujoco.MjModel.from_xml_string(sys.stdin.read()), sys.argv[1], None)"
 
 
 @contextlib.contextmanager

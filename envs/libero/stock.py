@@ -34,6 +34,7 @@ with without("MUJOCO_EGL_DEVICE_ID"):
     import robosuite
     import robosuite.macros
     from libero.libero.envs import TASK_MAPPING
+    from robosuite.utils.binding_utils import MjSim
     from robosuite.utils.control_utils import nullspace_torques, opspace_matrices, orientation_error, set_goal_orientation
     from robosuite.utils.errors import RandomizationError
 logging.disable(_disabled)
@@ -42,6 +43,7 @@ robosuite.macros = sys.modules["robosuite.macros"]
 
 __all__ = [
     "TASK_MAPPING",
+    "MjSim",
     "RandomizationError",
     "bddl",
     "nullspace_torques",
