@@ -47,6 +47,7 @@ RECIPES = {
     (SPATIAL, 1): replace(FAR_RIM, hover=0.15, carry=0.20),
     (SPATIAL, 6): FAR_RIM,
     (SPATIAL, 7): FAR_RIM,
+    (OBJECT, 4): replace(PACKET, hover=0.15),  # a bottle that topples when brushed
 }
 DEFAULTS = {SPATIAL: BOWL, OBJECT: PACKET}
 
