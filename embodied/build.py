@@ -40,7 +40,8 @@ def policy(config: DictConfig, needs_values: bool = False, weights: Path | None 
     target, arguments = config.policy._target_, _arguments(config.policy)
     accepted = thunks.parameters(target)
     if "checkpoint" in accepted:
-        arguments["checkpoint"] = str(weights or arguments.get("checkpoint") or _packaged(config.choices["policy"]) or "") or None
+        found = weights or arguments.get("checkpoint") or _packaged(config.choices["policy"])
+        arguments["checkpoint"] = None if found is None else str(found)
     elif weights is not None:
         raise ConfigError(f"policy={config.choices['policy']}: found checkpoint={weights}, but this policy has no weights to load; leave checkpoint= out")
     if "value_head" in accepted and needs_values:

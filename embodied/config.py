@@ -57,6 +57,7 @@ class Run:
     seed: int = 0
     iterations: int = 20  # the last one is followed by a checkpoint
     groups: int = 8  # groups an iteration, each of algorithm.group_size episodes
+    horizon_share: float = 1.0  # training episodes are cut at this share of the env's step budget; evaluation always has all of it
     init_states: list[int] | None = None  # initial states that training starts from; null = all
     sim: Sim = field(default_factory=Sim)
     scheduler: Scheduler = field(default_factory=Scheduler)
@@ -212,6 +213,8 @@ def _check(config: DictConfig) -> None:
     for key in POSITIVE:
         if OmegaConf.select(config, key) <= 0:
             raise ConfigError(f"{key}: found {OmegaConf.select(config, key)}, wanted more than 0 seconds")
+    if not 0 < config.horizon_share <= 1:
+        raise ConfigError(f"horizon_share: found {config.horizon_share}, wanted more than 0 and at most 1")
     if config.sim.workers > config.sim.slots:
         raise ConfigError(f"sim.workers={config.sim.workers} for sim.slots={config.sim.slots}: some would have nothing to do; use sim.workers={config.sim.slots} or more slots")
     if config.resume is not None and config.checkpoint is not None:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Iterator, Sequence
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 
 from embodied import build, config as configuration, graphs, loop
@@ -71,6 +72,7 @@ class Parts:
     """Algorithm, policy and env of a config, checked against each other before the simulators start. A context manager: it ends the workers."""
 
     def __init__(self, config: DictConfig, run: RunFolder | None = None, with_algorithm: bool = True, weights: Path | None = None) -> None:
+        torch.set_num_threads(1)  # some initialisers (QR) give other last bits on more threads
         self.algorithm, self.learner = build.algorithm(config) if with_algorithm else (None, {})
         build.prepare_fresh(config, run)
         self.policy = build.policy(config, bool(self.algorithm and self.algorithm.needs_values), weights)
@@ -140,7 +142,8 @@ class Training:
         spec = parts.policy.spec
         ledger = TrainingLedger(config.seed, parts.tasks, parts.states, config.groups, parts.algorithm.group_size)
         prepare = parts.policy.prepare if parts.algorithm.needs_values else None
-        sim = SimStage(parts.env, ledger.round, parts.plan.groups, spec.chunk, prepare)
+        horizon = None if parts.spec.horizon is None else max(1, round(parts.spec.horizon * config.horizon_share))
+        sim = SimStage(parts.env, ledger.round, parts.plan.groups, spec.chunk, prepare, horizon=horizon)
         act = ActStage(parts.policy, spec.chunk * spec.action_dims, config.seed, "train", False, config.scheduler.act_rows, parts.plan.threads["act"])
         return {"sim": sim, "act": act}
 

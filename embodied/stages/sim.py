@@ -47,6 +47,7 @@ class Attempt:
     episode: Episode
     observation: dict[str, Any] | None = None
     records: list[ChunkRecord] = field(default_factory=list)
+    steps: int = 0  # primitive steps run
     terminated: bool = False
     truncated: bool = False
     success: bool = False
@@ -70,13 +71,18 @@ class SimStage:
         chunk: int,
         prepare: Callable[[Mapping[str, Any]], dict] | None = None,
         on_episode: Callable[[Attempt], None] | None = None,
+        horizon: int | None = None,
     ) -> None:
-        """prepare: makes the inputs of a cut episode's last observation (value bootstrapping). on_episode: sees each finished attempt, with its observations."""
+        """prepare: makes the inputs of a cut episode's last observation (value bootstrapping). on_episode: sees each finished attempt, with its observations.
+
+        horizon: primitive steps after which an episode is cut (truncated), where that is sooner than the env's own budget.
+        """
         self._env, self._episodes, self._chunk = env, episodes, chunk
-        self._prepare, self._on_episode = prepare, on_episode
+        self._prepare, self._on_episode, self._horizon = prepare, on_episode, horizon
         per_group = env.slots // groups
         self._members = {group: range(group * per_group, (group + 1) * per_group) for group in range(groups)}
-        self._queues: dict[int, list[Episode]] = {}
+        self._queues: dict[int, list[Episode]] = {}  # round -> what is left to play, last first; a played-out round is gone
+        self._latest = -1  # the newest round that was begun
         self._attempts: dict[int, Attempt] = {}  # slot -> what it plays
         self._asked: dict[int, set[int]] = defaultdict(set)  # group -> slots whose answer is awaited
         self._calls: dict[int, Call] = {}
@@ -87,7 +93,8 @@ class SimStage:
         group = call.group
         self._calls[group] = call
         if call.payload is None:
-            if call.round not in self._queues:
+            if call.round > self._latest:
+                self._latest = call.round
                 self._queues = {call.round: list(self._episodes(call.round))[::-1]} | {r: q for r, q in self._queues.items() if q}
             for slot in self._members[group]:
                 self._next_episode(slot, call.round)
@@ -118,7 +125,7 @@ class SimStage:
 
     def _next_episode(self, slot: int, round_number: int) -> None:
         self._attempts.pop(slot, None)
-        queue = self._queues[round_number]
+        queue = self._queues.get(round_number)
         if not queue:
             return
         episode = queue.pop()
@@ -129,7 +136,8 @@ class SimStage:
         attempt = self._attempts[slot]
         attempt.version = version
         self._chunks[slot] = (chunk, row)
-        self._ask(slot, lambda: self._env.step(slot, chunk.actions[row]))
+        left = self._chunk if self._horizon is None else self._horizon - attempt.steps
+        self._ask(slot, lambda: self._env.step(slot, chunk.actions[row][:left]))
 
     def _ask(self, slot: int, ask: Callable[[], None]) -> None:
         group = next(group for group, slots in self._members.items() if slot in slots)
@@ -146,7 +154,9 @@ class SimStage:
         chunk, row = self._chunks.pop(result.slot)
         attempt.records.append(record(chunk, row, result.rewards))
         attempt.success = attempt.success or bool(result.info.get("success", False))
-        attempt.terminated, attempt.truncated = result.terminated, result.truncated
+        attempt.steps += len(result.rewards)
+        attempt.terminated = result.terminated
+        attempt.truncated = result.truncated or (self._horizon is not None and attempt.steps >= self._horizon)
         if self._on_episode is not None:
             attempt.actions.append(chunk.actions[row])
             attempt.labels.append(None if chunk.labels is None else chunk.labels[row])

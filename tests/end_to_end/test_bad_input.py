@@ -50,8 +50,9 @@ def test_an_env_without_an_expert_is_refused(capsys, tmp_path: Path) -> None:
     assert "env=gym" in refused(capsys, ["env=gym", "policy=expert", f"output={tmp_path}"], evaluate)
 
 
-@pytest.mark.parametrize("fault", ["raise", "die", "hang"])
-def test_a_worker_that_fails_is_named_with_its_task_and_phase(fault: str, capsys, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("fault", "said"), [("raise", "RuntimeError: planned fault"), ("die", "SIGKILL"), ("hang", "hung")])
+def test_a_worker_that_fails_is_named_with_its_task_phase_and_cause(fault: str, said: str, capsys, tmp_path: Path) -> None:
     arguments = [*TOY, f"env.fault={{kind: {fault}, phase: step, episode: 3}}", "sim.workers=2", "sim.timeout=3", f"output={tmp_path}"]
-    message = refused(capsys, arguments)
-    assert "worker" in message and "task 0" in message and "step" in message
+    assert train.main(arguments) == 1
+    message = capsys.readouterr().err
+    assert "worker 0" in message and "task 0" in message and "phase step" in message and said in message
