@@ -64,9 +64,10 @@ def prepare_fresh(config: DictConfig, run: Any) -> None:
 
     recorded = read(config.data)
     actions = np.concatenate([recorded.load(index)["actions"] for index in range(len(recorded))])
+    instructions = list(dict.fromkeys([*recorded.instructions, *env_spec(config, None).instructions]))
     statistics = {recorded.env_spec.name: {"action": statistics_of(actions)}}
     start = run.path / "start"
-    _call("policy", thunks.thunk(config.policy._fresh_, {"folder": str(start), "instructions": recorded.instructions, "statistics": statistics, "seed": config.seed}))
+    _call("policy", thunks.thunk(config.policy._fresh_, {"folder": str(start), "instructions": instructions, "statistics": statistics, "seed": config.seed}))
     config.policy.checkpoint = str(start)
     OmegaConf.save(config, run.config_yaml)
 

@@ -40,7 +40,7 @@ class Scheduler:
 
 @dataclass
 class Evaluation:
-    episodes: int = 50  # before and after training, and of `evaluate`; every (task, init state) once before any twice
+    episodes: int = 100  # before and after training, and of `evaluate`; every (task, init state) once before any twice
     greedy: bool = False  # the most likely action instead of a sample
     before: bool = True
     after: bool = True
@@ -55,7 +55,7 @@ class Checkpoint:
 @dataclass
 class Run:
     seed: int = 0
-    iterations: int = 20  # the last one is followed by a checkpoint
+    iterations: int = 14  # the last one is followed by a checkpoint
     groups: int = 8  # groups an iteration, each of algorithm.group_size episodes
     horizon_share: float = 1.0  # training episodes are cut at this share of the env's step budget; evaluation always has all of it
     init_states: list[int] | None = None  # initial states that training starts from; null = all

@@ -5,7 +5,6 @@ Exit codes: 0 done, 1 refused or failed with a message, 130 stopped by the user.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from contextlib import contextmanager
@@ -114,18 +113,16 @@ class Training:
         algorithm, settings, threads = parts.algorithm, dict(parts.learner), config.scheduler.learn_threads or parts.plan.threads["learn"]
         per_round = settings.pop("rows_per_iteration", None)
         self.stages: dict[str, Any] = {}
-        updates = None
         if algorithm.imitates:
             rows = demonstration_rows(parts.policy, build.demonstrations(config, parts.spec), parts.policy.spec.chunk)
             print(f"{rows.rows} demonstration steps", flush=True)
             self.stages["read"] = ReadStage(rows, per_round, config.seed)
-            updates = config.iterations * settings["epochs"] * math.ceil(min(per_round, rows.rows) / settings["minibatch"])
             graph, groups = graphs.imitation(), 1
         else:
             self.stages |= self._rollout(config, parts)
             graph, groups = graphs.reinforcement(), parts.plan.groups
         self.flow = flow_of(graph, groups, parts.plan.granules, parts.plan.devices)
-        self.learn = self.stages["learn"] = _learner(parts, settings, updates, config.seed, threads)
+        self.learn = self.stages["learn"] = _learner(parts, settings, config, threads)
         self.backend = LocalBackend(self.stages)
 
     def resume(self, run: RunFolder) -> int:
@@ -148,11 +145,11 @@ class Training:
         return {"sim": sim, "act": act}
 
 
-def _learner(parts: Parts, settings: dict[str, Any], updates: int | None, seed: int, threads: int) -> LearnStage:
-    rate = partial(learning_rate, lr=settings["lr"], warmup_updates=settings.pop("warmup_updates"), schedule=settings.pop("schedule"), total_updates=updates)
+def _learner(parts: Parts, settings: dict[str, Any], config: DictConfig, threads: int) -> LearnStage:
+    rate = partial(learning_rate, lr=settings["lr"], warmup_updates=settings.pop("warmup_updates"), schedule=settings.pop("schedule"))
     limits = {name: settings.pop(name) for name in ("epochs", "minibatch", "microbatch", "grad_clip")}
     optimizer = build_optimizer(parts.policy, **settings)
-    return LearnStage(parts.policy, parts.algorithm, optimizer, LearnerSettings(**limits, rate=rate), seed, threads, tell=print)
+    return LearnStage(parts.policy, parts.algorithm, optimizer, LearnerSettings(**limits, rate=rate, rounds=max(1, config.iterations)), config.seed, threads, tell=print)
 
 
 @contextmanager

@@ -179,7 +179,8 @@ def _check(name: str, arrays: Mapping[str, np.ndarray], spec: EnvSpec, steps: in
 def _spec_of(fields: dict[str, Any]) -> EnvSpec:
     action = {key: tuple(value) if isinstance(value, list) else value for key, value in fields["action"].items()}
     images = {camera: tuple(size) for camera, size in fields["images"].items()}
-    return EnvSpec(**{**fields, "action": ActionSpec(**action), "images": images, "tasks": tuple(fields["tasks"])})
+    lists = {key: tuple(fields.get(key, ())) for key in ("tasks", "instructions")}
+    return EnvSpec(**{**fields, **lists, "action": ActionSpec(**action), "images": images})
 
 
 class _aside:

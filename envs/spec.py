@@ -41,6 +41,7 @@ class EnvSpec:
     tasks: tuple[int, ...] = (0,)  # the task indices that reset(options={"task": i}) accepts
     init_states: int | None = None  # fixed initial states per task; None when a seed draws them
     privileged_layout: dict[str, tuple[int, int]] = field(default_factory=dict)  # name -> (start, stop) in `privileged`
+    instructions: tuple[str, ...] = field(default=(), repr=False)  # all that envs of this kind may give, of other tasks and suites too; () where unknown
     protocol: dict = field(default_factory=dict)  # printed and stored beside every score: versions, budget, renderer
 
 

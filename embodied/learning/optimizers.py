@@ -1,6 +1,6 @@
-"""The optimiser of a policy, and its learning rate as a pure function of the update's number.
+"""The optimiser of a policy, and its learning rate as a pure function of the update's number and the share of the run done.
 
-State is restorable bit for bit: `state_dict` holds everything but the rate, which follows from the number of the update alone.
+State is restorable bit for bit: `state_dict` holds everything but the rate, which follows from where the run is.
 """
 
 from __future__ import annotations
@@ -20,22 +20,19 @@ MUON_REST_BETAS = (0.9, 0.98)  # AdamW for what Muon does not take, where no bet
 NOT_HIDDEN = ("embed", "head", "norm")  # parts of names of 2-D weights that are no hidden matrices
 
 
-def learning_rate(update: int, *, lr: float, warmup_updates: int = 0, schedule: str = "constant", total_updates: int | None = None) -> float:
-    """The rate of update number `update` (0 is the first): a linear rise over the warm-up, then constant, or a cosine down to FLOOR * lr.
+def learning_rate(update: int, share: float = 0.0, *, lr: float, warmup_updates: int = 0, schedule: str = "constant") -> float:
+    """The rate of update number `update` (0 is the first), `share` of the run done (0 to 1): a linear rise over the warm-up, then
+    constant, or a cosine in the share from lr down to FLOOR * lr. The first update of a warm-up of n has lr / n, the n-th lr.
 
-    The first update of a warm-up of n has lr / n, the n-th lr. The cosine reaches its floor at the last of total_updates and stays there.
-    Raises ValueError for an unknown schedule, or a cosine of unknown length.
+    The share counts rounds, not updates: a round of reinforcement has as many updates as its groups teach. Raises ValueError for an unknown schedule.
     """
     if schedule not in SCHEDULES:
         raise ValueError(f"learner.schedule: found {schedule!r}, wanted one of {', '.join(SCHEDULES)}")
     if update < warmup_updates:
-        return lr * (update + 1) / warmup_updates
+        lr = lr * (update + 1) / warmup_updates
     if schedule == "constant":
         return lr
-    if total_updates is None:
-        raise ValueError("learner.schedule=cosine: found no total number of updates, wanted one; a run without a known end wants schedule=constant")
-    share = min(1.0, (update - warmup_updates) / max(1, total_updates - 1 - warmup_updates))
-    return lr * (FLOOR + (1.0 - FLOOR) * 0.5 * (1.0 + math.cos(math.pi * share)))
+    return lr * (FLOOR + (1.0 - FLOOR) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, share))))
 
 
 class Optimizer:

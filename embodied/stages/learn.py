@@ -8,6 +8,7 @@ numbers, so the same seed gives bit-equal weights.
 from __future__ import annotations
 
 import copy
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Callable, Sequence
@@ -27,7 +28,8 @@ class LearnerSettings:
     minibatch: int  # rows of one update
     microbatch: int | None  # rows of one forward/backward; None = the minibatch
     grad_clip: float | None  # largest gradient norm; None = unbounded
-    rate: Callable[[int], float]  # learning rate of update number n, from 0
+    rate: Callable[[int, float], float]  # learning rate of (update number from 0, share of the run done)
+    rounds: int  # of the run
 
 
 class LearnStage:
@@ -67,10 +69,12 @@ class LearnStage:
         batch, metrics = self._labelled(items) if self.algorithm.imitates else self._judged(items)
         totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         done = skipped = 0
+        planned = self.settings.epochs * math.ceil(batch.rows / self.settings.minibatch)
         for epoch in range(self.settings.epochs):
             order = seeding.generator(self._seed, "learn/shuffle", round_number, epoch).permutation(batch.rows)
             for index in batching.minibatches(batch.rows, self.settings.minibatch, torch.as_tensor(order)):
-                norm = self._step(batching.select(batch, index), totals)
+                share = (round_number + (done + skipped) / planned) / self.settings.rounds
+                norm = self._step(batching.select(batch, index), self.settings.rate(self.updates, share), totals)
                 done, skipped = done + (norm is not None), skipped + (norm is None)
                 if norm is not None:
                     totals["grad_norm"][0] += norm
@@ -78,9 +82,9 @@ class LearnStage:
         means = {name: total / count for name, (total, count) in totals.items() if count}
         if not done:
             self._tell(f"round {round_number}: no update, because no row had anything to teach ({batch.rows} rows)")
-        return metrics | means | {"updates": done, "updates_skipped": skipped, "rows": batch.rows, "lr": self.settings.rate(self.updates)}
+        return metrics | means | {"updates": done, "updates_skipped": skipped, "rows": batch.rows, "lr": self.settings.rate(self.updates, round_number / self.settings.rounds)}
 
-    def _step(self, batch: Batch, totals: dict[str, list[float]]) -> float | None:
+    def _step(self, batch: Batch, rate: float, totals: dict[str, list[float]]) -> float | None:
         """One update; the gradient norm before clipping, None when every row was masked and nothing was done."""
         self.optimizer.zero_grad()
         count = 0.0
@@ -101,7 +105,7 @@ class LearnStage:
             parameter.grad /= count
         limit = float("inf") if self.settings.grad_clip is None else self.settings.grad_clip
         norm = float(torch.nn.utils.clip_grad_norm_(trainable, limit))
-        self.optimizer.set_rate(self.settings.rate(self.updates))
+        self.optimizer.set_rate(rate)
         self.optimizer.step()
         self.updates += 1
         return norm

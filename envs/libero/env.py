@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from importlib.metadata import version
-from typing import Sequence
+from typing import Any, Sequence
 
 import gymnasium
 import numpy as np
@@ -30,7 +30,7 @@ class LiberoEnv(gymnasium.Env):
     cameras: any of "agentview", "wrist"; () renders nothing and needs no OpenGL. resolution: pixels, square.
     render: "exact" (a stock env's physics and pixels) or "fast". horizon: step budget, None = the suite's own.
     wait_steps: steps with an open, resting gripper before the policy's first. privileged: adds poses for a scripted expert.
-    loaded_tasks: built simulators kept at a time, about 1 GB each.
+    loaded_tasks: built simulators kept at a time, 0.5 to 1 GB each; envs of one process share them.
     Raises ValueError naming the choices for an unknown suite, task, camera or render, RuntimeError without OpenGL.
     """
 
@@ -56,8 +56,8 @@ class LiberoEnv(gymnasium.Env):
         self._wait_steps, self._privileged, self._loaded_tasks = int(wait_steps), bool(privileged), int(loaded_tasks)
         self._backend = gl.require_backend() if self._cameras else None
         self._horizon = int(horizon) if horizon is not None else suites.budget(suite)
-        self._workbenches: OrderedDict[int, object] = OrderedDict()
-        self._bench = None
+        self._workbenches: OrderedDict[int, Any] = OrderedDict()  # task -> its workbench, the least recently used first
+        self._task, self._moment = None, None  # the running episode: its task and the snapshot it has come to
         self._steps, self._over = 0, True
         self.env_spec = self._describe()
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (7,), np.float32)
@@ -79,10 +79,10 @@ class LiberoEnv(gymnasium.Env):
             raise ValueError(f"found init_state {init_state}, wanted 0 to {count - 1}: task {task} of {self._suite} has {count}")
         if options:
             raise ValueError(f"found reset options {sorted(options)}, wanted only 'task' and 'init_state'")
-        self._bench = self._workbench(task)
-        self._bench.start(init_state)
+        workbench = self._workbench(task)
+        self._task, self._moment = task, workbench.start(init_state)
         self._steps, self._over = 0, False
-        return self._observe(), {"success": False}
+        return self._observe(workbench), {"success": False}
 
     def step(self, action: np.ndarray):
         """action: [7] float, -1 to 1: three translations, three rotations, gripper (-1 opens, +1 closes)."""
@@ -98,51 +98,60 @@ class LiberoEnv(gymnasium.Env):
             raise ValueError("found an action that is not finite, wanted numbers from -1 to 1")
         if self._over:
             raise RuntimeError("found a step outside an episode (it is over, or none was started), wanted reset() first")
+        workbench = self._workbench(self._task)
+        workbench.resume(self._moment)
         rewards, success = [], False
         for action in actions[: self._horizon - self._steps]:
-            self._bench.step(action)
+            success = workbench.step(action)
             self._steps += 1
-            success = self._bench.success()
             rewards.append(float(success))
             if success:
                 break
+        self._moment = workbench.pause()
         truncated = not success and self._steps >= self._horizon
         self._over = success or truncated
-        return self._observe(), np.array(rewards, np.float32), success, truncated, {"success": success}
+        return self._observe(workbench), np.array(rewards, np.float32), success, truncated, {"success": success}
 
     def render(self) -> np.ndarray:
         """[H, W, 3] uint8: the first camera's picture of what was last observed."""
-        if not self._cameras or self._bench is None:
+        if not self._cameras or self._moment is None:
             raise RuntimeError("found nothing to show, wanted an env with a camera, after reset()")
-        return self._bench.picture(CAMERAS[self._cameras[0]])
+        workbench = self._workbench(self._task)
+        workbench.resume(self._moment)
+        workbench.look()
+        return workbench.picture(CAMERAS[self._cameras[0]])
 
     def close(self) -> None:
         while self._workbenches:
-            self._workbenches.popitem()[1].close()
-        self._bench, self._over = None, True
+            self._drop_oldest()
+        self._moment, self._over = None, True
 
-    def _workbench(self, task: int):
-        from envs.libero.workbench import Workbench
+    def _workbench(self, task: int) -> Any:
+        # Imported here because it imports the simulator.
+        from envs.libero.workbench import Setup, borrow
 
-        if task in self._workbenches:
-            self._workbenches.move_to_end(task)
-        else:
+        if task not in self._workbenches:
             while len(self._workbenches) >= self._loaded_tasks:
-                self._workbenches.popitem(last=False)[1].close()
-            self._bench = None
-            self._workbenches[task] = Workbench(
-                self._tasks[task], self._render == "exact", self._resolution, self._backend, self._wait_steps
-            )
+                self._drop_oldest()
+            size = self._resolution if self._cameras else 0
+            setup = Setup(self._suite, task, self._render == "exact", size, self._backend, self._wait_steps)
+            self._workbenches[task] = borrow(setup, self._tasks[task])
+        self._workbenches.move_to_end(task)
         return self._workbenches[task]
 
-    def _observe(self) -> dict:
-        bench = self._bench
-        bench.look()
-        observation = {IMAGE_PREFIX + name: bench.picture(CAMERAS[name]) for name in self._cameras}
-        observation["state"] = bench.state()
-        observation["instruction"] = bench.instruction
+    def _drop_oldest(self) -> None:
+        from envs.libero.workbench import give_back
+
+        give_back(self._workbenches.popitem(last=False)[1])
+
+    def _observe(self, workbench: Any) -> dict:
+        workbench.resume(self._moment)
+        workbench.look()
+        observation: dict[str, Any] = {IMAGE_PREFIX + name: workbench.picture(CAMERAS[name]) for name in self._cameras}
+        observation["state"] = workbench.state()
+        observation["instruction"] = workbench.instruction
         if self._privileged:
-            observation["privileged"] = bench.privileged(self._suite_index)
+            observation["privileged"] = workbench.privileged(self._suite_index)
         return observation
 
     def _spaces(self) -> gymnasium.spaces.Dict:
@@ -156,13 +165,14 @@ class LiberoEnv(gymnasium.Env):
         return gymnasium.spaces.Dict(spaces)
 
     def _describe(self) -> EnvSpec:
-        layout = privileged_layout() if self._privileged else {}
+        layout = privileged_layout()
         protocol = {
             "suite": self._suite,
             "budget": self._horizon,
             "suite_budget": suites.budget(self._suite),
             "wait_steps": self._wait_steps,
             "render": self._render,
+            "physics": "as stock, to the bit" if self._render == "exact" else "as stock, without its repeated solver passes",
             "resolution": self._resolution,
             "rotation": 180,
             "gl": self._backend or "none",
@@ -177,10 +187,11 @@ class LiberoEnv(gymnasium.Env):
             images={name: (self._resolution, self._resolution) for name in self._cameras},
             state=8,
             language=True,
-            privileged=max((stop for _, stop in layout.values()), default=0),
+            privileged=max(stop for _, stop in layout.values()) if self._privileged else 0,
             horizon=self._horizon,
             tasks=tuple(self._tasks),
             init_states=min(len(task.init_states) for task in self._tasks.values()),
+            instructions=suites.instructions(),
             protocol=protocol,
             privileged_layout=layout,
         )

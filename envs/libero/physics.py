@@ -33,6 +33,7 @@ class Snapshot:
     gripper: np.ndarray
     seen_qpos: np.ndarray
     seen_fingers: np.ndarray
+    fresh: bool  # True before the first control step after `start`
 
 
 class Arm:
@@ -73,21 +74,27 @@ class Arm:
         self.data.qpos[:] = init_state[1 : 1 + nq]
         self.data.qvel[:] = init_state[1 + nq :]
         mujoco.mj_forward(self.model, self.data)
-        for name, value in self._stale.items():
-            setattr(self, name, value)
+        self._recall_stale()
         self.goal_pos, self.goal_ori = np.array(self.ee_pos), np.array(self.ee_ori_mat)
         self._gripper = np.zeros(1)
         self._fresh = True
         self.seen_qpos, self.seen_fingers = self.data.qpos.copy(), self.data.qpos[self._finger_qpos].copy()
 
     def snapshot(self) -> Snapshot:
-        return Snapshot(self._state(), self.goal_pos, self.goal_ori, self._gripper, self.seen_qpos, self.seen_fingers)
+        seen = self.seen_qpos, self.seen_fingers
+        return Snapshot(self._state(), self.goal_pos, self.goal_ori, self._gripper, *seen, self._fresh)
 
     def restore(self, snapshot: Snapshot) -> None:
         mujoco.mj_setState(self.model, self.data, snapshot.state, mujoco.mjtState.mjSTATE_INTEGRATION)
         self.goal_pos, self.goal_ori, self._gripper = snapshot.goal_pos, snapshot.goal_ori, snapshot.gripper
         self.seen_qpos, self.seen_fingers = snapshot.seen_qpos, snapshot.seen_fingers
-        self._fresh = False
+        self._fresh = snapshot.fresh
+        if self._fresh:
+            self._recall_stale()
+
+    def _recall_stale(self) -> None:
+        for name, value in self._stale.items():
+            setattr(self, name, value)
 
     def step(self, action: np.ndarray, exact: bool) -> None:
         """action: [7] float64, -1 to 1; the last is the gripper, -1 opens."""

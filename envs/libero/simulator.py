@@ -7,6 +7,7 @@ solver warm start to the last bit. Nothing in numpy's global random state change
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,7 @@ from envs.libero.suites import Task
 
 
 class Simulator:
-    """`env` is robosuite's, `model` and `data` MuJoCo's own. Building takes 2 to 10 seconds and about 1 GB."""
+    """`env` is robosuite's, `model` and `data` MuJoCo's own. Building takes 5 to 10 seconds and about 0.4 GB."""
 
     def __init__(self, task: Task):
         self.task = task
@@ -31,8 +32,8 @@ class Simulator:
         # Sites are drawn by default; a stock reset hides them, and so does nothing else.
         self.env.visualize(vis_settings={name: False for name in self.env._visualizations})
         self.env.sim.forward()
-        if mujoco.mj_versionString() != "3.3.2" and hasattr(self.model, "tex_colorspace"):
-            # Newer versions darken textures unless their colours are declared linear.
+        if hasattr(self.model, "tex_colorspace"):
+            # Versions from 3.3.3 on darken textures unless their colours are declared linear.
             self.model.tex_colorspace[:] = 1
         robot = self.env.robots[0]
         self.eef_site = robot.eef_site_id
@@ -104,7 +105,8 @@ def _compile_apart(xml: str) -> mujoco.MjModel:
     """Compiles a scene in a process of its own: the compiler keeps every decoded mesh and texture, some 700 MB, for next time."""
     with tempfile.TemporaryDirectory(prefix="m2flow-libero-") as folder:
         path = str(Path(folder) / "scene.mjb")
-        done = subprocess.run([sys.executable, "-c", _COMPILE, path], input=xml, text=True, capture_output=True)
+        environ = os.environ | {"MUJOCO_GL": "disable"}
+        done = subprocess.run([sys.executable, "-c", _COMPILE, path], input=xml, text=True, capture_output=True, env=environ)
         if done.returncode != 0:
             raise RuntimeError(f"found a LIBERO scene that MuJoCo cannot compile:\n{done.stderr.strip()}")
         return mujoco.MjModel.from_binary_path(path)

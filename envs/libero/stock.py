@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import sys
 from pathlib import Path
 
-from envs.libero.gl import without
+from envs.libero.gl import choose_backend, without
 
 
 def _prepare() -> None:
@@ -25,6 +26,8 @@ def _prepare() -> None:
     sys.modules["robosuite.macros"] = macros
 
 
+# Without a word about OpenGL robosuite would want a window system.
+os.environ.setdefault("MUJOCO_GL", choose_backend() or "disable")
 _prepare()
 _disabled = logging.root.manager.disable
 logging.disable(logging.WARNING)

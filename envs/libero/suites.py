@@ -41,6 +41,11 @@ def budget(suite: str) -> int:
     return BUDGETS[_base(suite)]
 
 
+def instructions() -> tuple[str, ...]:
+    """Every instruction of LIBERO's five suites, each once: the words a language model of these tasks needs."""
+    return tuple(dict.fromkeys(entry.language for suite in BUDGETS for entry in _entries(suite)))
+
+
 def load_task(suite: str, index: int) -> Task:
     """Raises ValueError naming the choices for an unknown suite or a task out of range."""
     entries = _entries(suite)

@@ -1,6 +1,12 @@
-"""One built task with all that an episode of it needs: physics, settled starts, poses and pictures."""
+"""One built task with all that an episode of it needs: physics, settled starts, poses and pictures.
+
+A process builds a task once, however many envs of it run there: each env keeps the Snapshot its episode has come to, and
+the workbench takes up whichever it is handed. Taking up is exact, so an episode does not notice that others ran in between.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,52 +18,96 @@ from envs.libero.view import View
 WAIT_ACTION = np.array([0, 0, 0, 0, 0, 0, -1], dtype=np.float64)  # at rest, gripper open
 
 
+@dataclass(frozen=True)
+class Setup:
+    """What makes two envs able to share a workbench."""
+
+    suite: str
+    task: int
+    exact: bool
+    resolution: int  # pixels; 0 without a renderer
+    backend: str | None  # None renders nothing
+    wait_steps: int
+
+
+_built: dict[Setup, "Workbench"] = {}
+
+
+def borrow(setup: Setup, task: Task) -> "Workbench":
+    """The process's workbench of this setup, built where it is the first; to be given back."""
+    if setup not in _built:
+        _built[setup] = Workbench(setup, task)
+    _built[setup].users += 1
+    return _built[setup]
+
+
+def give_back(workbench: "Workbench") -> None:
+    """Closes it after its last user."""
+    workbench.users -= 1
+    if workbench.users == 0:
+        del _built[workbench.setup]
+        workbench.close()
+
+
 class Workbench:
-    def __init__(self, task: Task, exact: bool, resolution: int, backend: str | None, wait_steps: int):
-        self.instruction = task.instruction
-        self._task, self._exact, self._wait_steps = task, exact, wait_steps
-        self._simulator = Simulator(task)
-        self._arm = Arm(self._simulator)
-        self._view = View(self._simulator)
+    def __init__(self, setup: Setup, task: Task):
+        self.setup, self.users, self.instruction = setup, 0, task.instruction
+        self._init_states = task.init_states
+        self.simulator = Simulator(task)
+        self.arm = Arm(self.simulator)
+        self._view = View(self.simulator)
         self._settled: dict[int, Snapshot] = {}
+        self._current: Snapshot | None = None
         self._renderer = None
-        if backend is not None:
+        if setup.backend is not None:
             from envs.libero.render import Renderer
 
-            self._renderer = Renderer(self._simulator.model, resolution, resolution, "exact" if exact else "fast", backend)
+            profile, size = "exact" if setup.exact else "fast", setup.resolution
+            self._renderer = Renderer(self.simulator.model, size, size, profile, setup.backend)
 
-    def start(self, init_state: int) -> None:
-        """Puts the simulator where the wait steps from this initial state end; computed once, restored afterwards."""
-        if self._wait_steps and init_state in self._settled:
-            self._arm.restore(self._settled[init_state])
-        else:
-            self._arm.start(self._task.init_states[init_state])
-            for _ in range(self._wait_steps):
-                self._arm.step(WAIT_ACTION, exact=True)
-            if self._wait_steps:
-                self._settled[init_state] = self._arm.snapshot()
-        self._simulator.update_visuals()
+    def start(self, init_state: int) -> Snapshot:
+        """Where the wait steps from this initial state end; computed once, by exact physics."""
+        if init_state not in self._settled:
+            self.arm.start(self._init_states[init_state])
+            for _ in range(self.setup.wait_steps):
+                self.arm.step(WAIT_ACTION, exact=True)
+            self._settled[init_state] = self.arm.snapshot()
+            self._current = None
+        return self._settled[init_state]
 
-    def step(self, action: np.ndarray) -> None:
+    def resume(self, snapshot: Snapshot) -> None:
+        if snapshot is not self._current:
+            self.arm.restore(snapshot)
+            self._current = snapshot
+            self.simulator.update_visuals()
+
+    def pause(self) -> Snapshot:
+        self._current = self.arm.snapshot()
+        return self._current
+
+    def step(self, action: np.ndarray) -> bool:
+        """One control step; True where the goal is reached."""
         # A stock env updates what glows after it has taken its pictures, so the pictures show the previous step's.
-        self._simulator.update_visuals()
-        self._arm.step(action, self._exact)
-
-    def success(self) -> bool:
-        return self._simulator.success()
+        self.simulator.update_visuals()
+        self._current = None
+        self.arm.step(action, self.setup.exact)
+        return self.simulator.success()
 
     def look(self) -> None:
-        self._view.look(self._arm.seen_qpos)
+        """Fixes what `picture`, `state` and `privileged` report."""
+        self._view.look(self.arm.seen_qpos)
 
     def picture(self, camera: str) -> np.ndarray:
-        """[H, W, 3] uint8 of what `look` saw."""
-        return self._renderer.render(self._view.data, self._simulator.env.sim.model.camera_name2id(camera))
+        """[H, W, 3] uint8."""
+        return self._renderer.render(self._view.data, self.simulator.env.sim.model.camera_name2id(camera))
 
     def state(self) -> np.ndarray:
-        return self._view.state(self._arm.seen_fingers)
+        """[8] float32."""
+        return self._view.state(self.arm.seen_fingers)
 
     def privileged(self, suite: int) -> np.ndarray:
-        return self._view.privileged(suite, self._arm.seen_fingers)
+        """[P] float32; suite: its number in the vector."""
+        return self._view.privileged(suite, self.arm.seen_fingers)
 
     def close(self) -> None:
         if self._renderer is not None:

@@ -1,5 +1,10 @@
 """The LIBERO env keeps Gymnasium's contract and its own: episodes begin and end exactly as declared."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import gymnasium
 import numpy as np
 import pytest
@@ -7,6 +12,7 @@ from gymnasium.utils.env_checker import check_env
 
 from envs.libero import LiberoEnv
 
+ROOT = Path(__file__).parents[2]
 START = {"task": 0, "init_state": 3}
 HORIZON = 9
 
@@ -24,7 +30,7 @@ def actions():
 
 
 def _qpos(env) -> np.ndarray:
-    return env._bench._simulator.data.qpos.copy()
+    return env._workbench(0).simulator.data.qpos.copy()
 
 
 def _same(first: dict, second: dict) -> bool:
@@ -54,7 +60,7 @@ def test_an_observation_has_the_declared_entries_and_types(env):
 
 def test_ten_wait_steps_pass_before_the_first_observation_and_are_not_charged(env, actions):
     env.reset(options=START)
-    assert env._bench._simulator.data.time == pytest.approx(10 * 0.05)  # control steps of 50 ms
+    assert env._workbench(0).simulator.data.time == pytest.approx(10 * 0.05)  # control steps of 50 ms
     _, rewards, _, truncated, _ = env.step_chunk(np.tile(actions, (2, 1)))
     assert (len(rewards), truncated) == (HORIZON, True)
 
@@ -88,12 +94,28 @@ def test_an_episode_is_the_same_whatever_ran_before_it(env, actions):
         last, *_ = env.step_chunk(actions[:6])
         return first, last, _qpos(env)
 
-    env._bench._settled.clear()
+    env._workbench(0)._settled.clear()
     settled = episode()
     env.reset(options={"task": 0, "init_state": 20})
     env.step_chunk(-actions)
     cached = episode()
     assert all(_same(a, b) for a, b in zip(settled[:2], cached[:2])) and np.array_equal(settled[2], cached[2])
+
+
+def test_two_envs_of_a_process_share_one_simulator_and_do_not_notice(env, actions):
+    env.reset(options=START)
+    env.step_chunk(actions[:3])
+    alone, *_ = env.step_chunk(actions[3:6])
+
+    other = LiberoEnv(resolution=32, horizon=HORIZON, privileged=True)
+    other.reset(options={"task": 0, "init_state": 8})
+    assert other._workbench(0) is env._workbench(0)
+    env.reset(options=START)
+    env.step_chunk(actions[:3])
+    other.step_chunk(-actions[:5])
+    beside, *_ = env.step_chunk(actions[3:6])
+    other.close()
+    assert _same(alone, beside)
 
 
 def test_without_options_the_seed_alone_picks_the_episode(env):
@@ -132,3 +154,23 @@ def test_the_gripper_opens_at_minus_one_and_closes_at_plus_one(env):
         observation, *_ = env.step_chunk(np.array([[0, 0, 0, 0, 0, 0, command]] * 8))
         widths[command] = observation["state"][6] - observation["state"][7]  # metres between the fingers
     assert widths[-1.0] > 0.075 and widths[1.0] < 0.03
+
+
+def test_without_cameras_no_opengl_is_imported():
+    code = (
+        "import sys; from envs.libero import LiberoEnv, gl; gl.egl_devices = lambda: []; gl.ctypes.util.find_library = lambda name: None\n"
+        "LiberoEnv(cameras=()).reset(seed=0); print('OpenGL' in sys.modules, 'mujoco' in sys.modules)"
+    )
+    environ = {key: value for key, value in os.environ.items() if key != "MUJOCO_GL"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, cwd=ROOT)
+    assert (done.returncode, done.stdout.split()[-2:], done.stderr) == (0, ["False", "True"], "")
+
+
+def test_of_several_tasks_only_so_many_stay_built():
+    made = LiberoEnv(tasks=(0, 1), cameras=(), horizon=HORIZON, loaded_tasks=1)
+    first, _ = made.reset(options={"task": 0, "init_state": 0})
+    made.reset(options={"task": 1, "init_state": 0})
+    assert list(made._workbenches) == [1]
+    again, _ = made.reset(options={"task": 0, "init_state": 0})
+    assert list(made._workbenches) == [0] and _same(first, again)
+    made.close()

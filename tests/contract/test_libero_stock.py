@@ -27,7 +27,7 @@ def _assert_golden(env: LiberoEnv, suite: str) -> None:
     state = observation["state"]
     np.testing.assert_allclose(state[:3], golden["eef_pos"], atol=1e-6)
     np.testing.assert_allclose(state[6:], golden["gripper_qpos"], atol=1e-6)
-    np.testing.assert_allclose(env._bench._simulator.data.qpos, golden["qpos"], atol=1e-9)
+    np.testing.assert_allclose(env._workbench(0).simulator.data.qpos, golden["qpos"], atol=1e-9)
 
 
 def test_the_first_frame_of_libero_spatial_has_the_recorded_pixels_and_pose(exact):
@@ -61,7 +61,7 @@ def test_a_grasp_is_bit_for_bit_that_of_a_stock_env(exact):
     stock.set_init_state(exact._tasks[0].init_states[7])
     for _ in range(10):
         shown, *_ = stock.step([0, 0, 0, 0, 0, 0, -1])
-    over, step, simulator = False, 0, exact._bench._simulator
+    over, step, simulator = False, 0, exact._workbench(0).simulator
     while not over:
         seen = {"privileged": observation["privileged"][None], "episode": np.array([0]), "step": np.array([step])}
         action = expert.act(seen).actions[0, 0]

@@ -14,7 +14,7 @@ from embodied.runs.metrics import read_episodes
 
 TOY = [
     "env=toy", "policy=mlp", "env.horizon=6", "env.goal=3", "env.reward=dense", "iterations=3", "groups=5", "evaluation.episodes=4", "checkpoints.every=1",
-    "checkpoints.keep=9", "algorithm.learner.minibatch=8", "algorithm.learner.warmup_updates=0",
+    "checkpoints.keep=9", "algorithm.learner.minibatch=8", "algorithm.learner.warmup_updates=0", "algorithm.learner.schedule=constant",
 ]  # fmt: skip
 
 

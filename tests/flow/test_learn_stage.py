@@ -33,7 +33,7 @@ def trajectory(policy: MLP, episode: int, group: int, reward: float, steps: int 
 
 
 def stage(policy: MLP, algorithm, **changes) -> LearnStage:
-    limits = {"epochs": 1, "minibatch": 100, "microbatch": None, "grad_clip": 1.0, "rate": lambda update: 1e-2} | changes
+    limits = {"epochs": 1, "minibatch": 100, "microbatch": None, "grad_clip": 1.0, "rate": lambda update, share: 1e-2, "rounds": 4} | changes
     return LearnStage(policy, algorithm, build_optimizer(policy, lr=1e-2), LearnerSettings(**limits), seed=0)
 
 
@@ -100,3 +100,10 @@ def test_a_cut_episode_is_worth_the_value_of_its_last_observation(policy: MLP) -
     expected = policy.evaluate({"state": torch.ones(1, 2)}, torch.zeros(1, 1, dtype=torch.int64)).values
     assert learn._value_after(cut) == pytest.approx(float(expected.detach()[0]))
     assert learn._value_after(ended) == 0.0
+
+
+def test_the_rate_follows_the_share_of_the_run_whatever_the_updates_of_a_round(policy: MLP) -> None:
+    shares: list[float] = []
+    learn = stage(policy, GRPO(group_size=2), epochs=2, minibatch=9, rate=lambda update, share: shares.append(share) or 1e-2)
+    update(learn, mixed(policy), 1)  # 18 rows: 4 updates in round 1 of 4
+    assert shares[:4] == pytest.approx([0.25, 0.3125, 0.375, 0.4375])
