@@ -44,7 +44,7 @@ class Arm:
         robot = simulator.env.robots[0]
         stock = robot.controller
         self._site = simulator.eef_site
-        self._qpos, self._qvel = list(stock.qpos_index), list(stock.qvel_index)
+        self._joints, self._dofs = np.array(stock.qpos_index, np.int64), np.array(stock.qvel_index, np.int64)
         self._motors = list(robot._ref_joint_actuator_indexes)
         self._gripper_motors = list(robot._ref_joint_gripper_actuator_indexes)
         self._finger_qpos = simulator.finger_qpos
@@ -59,7 +59,6 @@ class Arm:
         # Views of MuJoCo's own memory, valid as long as `data` lives.
         self._site_pos, self._site_mat = self.data.site_xpos[self._site], self.data.site_xmat[self._site]
         self._all_qpos, self._all_qvel, self._bias = self.data.qpos, self.data.qvel, self.data.qfrc_bias
-        self._joints, self._dofs = np.array(self._qpos, np.int64), np.array(self._qvel, np.int64)
         # What the stock controller last read before `set_init_state`; its first substep still acts on it.
         self._stale = {name: np.array(getattr(stock, name)) for name in _READ}
         self._pristine = self._state()
@@ -152,18 +151,16 @@ class Arm:
         return state
 
     def _read(self) -> None:
-        data = self.data
-        self.ee_pos = np.array(data.site_xpos[self._site])
-        self.ee_ori_mat = np.array(data.site_xmat[self._site].reshape([3, 3]))
-        mujoco.mj_jacSite(self.model, data, self._jacp, self._jacr, self._site)
-        self.ee_pos_vel = np.dot(self._jacp, data.qvel)
-        self.ee_ori_vel = np.dot(self._jacr, data.qvel)
-        self.joint_pos, self.joint_vel = np.array(data.qpos[self._qpos]), np.array(data.qvel[self._qvel])
+        self.ee_pos, self.ee_ori_mat = self._site_pos.copy(), self._site_mat.reshape(3, 3).copy()
+        mujoco.mj_jacSite(self.model, self.data, self._jacp, self._jacr, self._site)
+        self.ee_pos_vel = np.dot(self._jacp, self._all_qvel)
+        self.ee_ori_vel = np.dot(self._jacr, self._all_qvel)
+        self.joint_pos, self.joint_vel = self._all_qpos[self._joints], self._all_qvel[self._dofs]
         # The memory order of these arrays decides the last bit of the products below.
-        self.J_pos, self.J_ori = np.array(self._jacp[:, self._qvel]), np.array(self._jacr[:, self._qvel])
-        self.J_full = np.array(np.vstack([self.J_pos, self.J_ori]))
-        _full_mass(self.model, data, self._mass)
-        self.mass_matrix = self._mass[self._qvel, :][:, self._qvel]
+        self.J_pos, self.J_ori = self._jacp[:, self._dofs], self._jacr[:, self._dofs]
+        self.J_full = np.vstack([self.J_pos, self.J_ori])
+        _full_mass(self.model, self.data, self._mass)
+        self.mass_matrix = self._mass[self._dofs, :][:, self._dofs]
 
     def _set_goal(self, delta: np.ndarray) -> None:
         # The orientation goal is kept, not renewed, while an action asks for no rotation at all.
@@ -173,12 +170,12 @@ class Arm:
 
     def _torques(self) -> np.ndarray:
         """[7] float64 newton-metres, robosuite's law in robosuite's order of operations."""
-        force = np.multiply(self.goal_pos - self.ee_pos, self._kp[0:3]) + np.multiply(-self.ee_pos_vel, self._kd[0:3])
-        turn = orientation_error(self.goal_ori, self.ee_ori_mat)
-        torque = np.multiply(turn, self._kp[3:6]) + np.multiply(-self.ee_ori_vel, self._kd[3:6])
+        kp, kd = self._kp, self._kd
+        force = (self.goal_pos - self.ee_pos) * kp[:3] + -self.ee_pos_vel * kd[:3]
+        torque = orientation_error(self.goal_ori, self.ee_ori_mat) * kp[3:] + -self.ee_ori_vel * kd[3:]
         _, lambda_pos, lambda_ori, nullspace = opspace_matrices(self.mass_matrix, self.J_full, self.J_pos, self.J_ori)
         wrench = np.concatenate([np.dot(lambda_pos, force), np.dot(lambda_ori, torque)])
-        torques = np.dot(self.J_full.T, wrench) + self.data.qfrc_bias[self._qvel]
+        torques = np.dot(self.J_full.T, wrench) + self._bias[self._dofs]
         torques += nullspace_torques(self.mass_matrix, nullspace, self._rest, self.joint_pos, self.joint_vel)
         return torques
 
