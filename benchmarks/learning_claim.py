@@ -24,7 +24,9 @@ def train(seed: int, episodes: int, output: Path, arguments: list[str]) -> dict:
     folder = output / f"seed_{seed}"
     if finished(folder) is None:
         command = [sys.executable, "-m", "embodied.train", "env=libero", "policy=openvla_oft", f"seed={seed}", f"evaluation.episodes={episodes}"]
-        subprocess.run([*command, f"output={folder}", "resume=auto", *arguments], check=True)
+        code = subprocess.run([*command, f"output={folder}", "resume=auto", *arguments]).returncode
+        if code:
+            sys.exit(code)
     return finished(folder)
 
 

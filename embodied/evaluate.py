@@ -17,6 +17,7 @@ from embodied.config import ConfigError, compose
 from embodied.runs.demonstrations import demonstration, frames
 from embodied.runs.folder import RunFolder, write_json
 from embodied.runs.metrics import EpisodeLog
+from embodied.runs.progress import Progress
 from embodied.runs.success import table
 from embodied.runs.video import write_mp4
 from envs.record import DemonstrationWriter
@@ -37,7 +38,8 @@ def evaluate(arguments: Sequence[str]) -> None:
         OmegaConf.save(config, run.config_yaml)
         stack.enter_context(parts)
         episodes = stack.enter_context(closing(EpisodeLog(run.path)))
-        rate, wall, steps = programs.evaluation(config, parts, episodes.write, "after", 0, watch and watch(run))
+        progress = stack.enter_context(Progress(1))
+        rate, wall, steps = programs.evaluation(config, parts, episodes.write, progress, "evaluate", 0, watch and watch(run))
         suites = table(episodes.rows())
         summary = {"success": rate.as_dict(), "suites": [suite.as_dict() for suite in suites], "protocol": parts.protocol, "checkpoint": weights and str(weights)}
         write_json(run.summary_json, summary | {"wall_s": time.perf_counter() - begun, "env_steps_per_s": steps / wall})

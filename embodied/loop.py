@@ -61,6 +61,7 @@ def train(flow: Flow, backend: LocalBackend, learn: LearnStage, logs: Logs, firs
     """Rounds `first` to `iterations` - 1. Returns totals: seconds by stage, env steps, wall seconds. Raises Stopped after writing a checkpoint."""
     totals: dict[str, float] = {"env_steps": 0.0, "wall_s": 0.0}
     saved = first
+    logs.progress.begin()
     with Interrupt() as interrupt:
         try:
             for result in execute(flow, backend, first, iterations, stop=lambda: interrupt.requested):
@@ -76,22 +77,27 @@ def train(flow: Flow, backend: LocalBackend, learn: LearnStage, logs: Logs, firs
     return totals
 
 
-def evaluate(env: Any, policy: Any, plan: Plan, ledger: EvaluationLedger, *, seed: int, greedy: bool, rows: int, log: Callable[[dict], Any], phase: str,
-             suite: str, iteration: int = 0, on_episode: Callable[[Attempt], None] | None = None) -> tuple[Rate, float, int]:  # fmt: skip
-    """Every episode of the ledger once; each is given to `log` as a row. Returns (rate with interval, wall seconds, env steps)."""
-    episodes = ledger.round(0)
+def evaluate(env: Any, policy: Any, plan: Plan, ledger: EvaluationLedger, *, seed: int, greedy: bool, rows: int, log: Callable[[dict], Any],
+             progress: Progress, phase: str, suite: str, iteration: int = 0, on_episode: Callable[[Attempt], None] | None = None) -> tuple[Rate, float, int]:  # fmt: skip
+    """Every episode of the ledger once; each is given to `log` as a row as it ends. Returns (rate with interval, wall seconds, env steps)."""
+    episodes, ended = ledger.round(0), []
+
+    def finish(trajectory: Trajectory) -> dict[str, Any]:
+        row = episode_row(trajectory, phase, iteration, suite)
+        log(row)
+        ended.append(row)
+        progress.within(f"evaluating {phase}:", len(ended), len(episodes))
+        return row
+
     tokens = policy.spec.chunk * policy.spec.action_dims
-    sim = SimStage(env, lambda number: episodes, plan.groups, policy.spec.chunk, on_episode=on_episode)
+    sim = SimStage(env, lambda number: episodes, plan.groups, policy.spec.chunk, on_episode=on_episode, finish=finish)
     act = ActStage(policy, tokens, seed, "evaluate", greedy, rows, plan.threads["act"])
     flow = flow_of(graphs.evaluation(), plan.groups, {}, {})
     begun = time.perf_counter()
     with Interrupt() as interrupt:
-        results = list(execute(flow, LocalBackend({"sim": sim, "act": act}), 0, 1, stop=lambda: interrupt.requested))
-    trajectories = [item.payload for item in results[0].items]
-    for trajectory in trajectories:
-        log(episode_row(trajectory, phase, iteration, suite))
-    successes = sum(trajectory.success for trajectory in trajectories)
-    return rate(successes, len(trajectories)), time.perf_counter() - begun, sum(t.steps for t in trajectories)
+        for _ in execute(flow, LocalBackend({"sim": sim, "act": act}), 0, 1, stop=lambda: interrupt.requested):
+            pass
+    return rate(sum(row["success"] for row in ended), len(ended)), time.perf_counter() - begun, sum(row["steps"] for row in ended)
 
 
 def log_round(result: RoundResult, logs: Logs, totals: dict[str, float]) -> None:

@@ -14,13 +14,14 @@ from typing import Any, Callable, Iterator, Sequence
 
 import torch
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from embodied import build, config as configuration, graphs, loop
 from embodied.config import ConfigError
 from embodied.episodes import EvaluationLedger, TrainingLedger
 from embodied.learning.optimizers import build_optimizer, learning_rate
 from embodied.runs import checkpoint, folder
-from embodied.runs.folder import RunFolder
+from embodied.runs.folder import RunFolder, RunFolderInUse
 from embodied.runs.metrics import EpisodeLog, MetricsLog, read_episodes
 from embodied.runs.progress import Progress
 from embodied.runs.success import Rate, rate_of
@@ -44,7 +45,7 @@ def guarded(program: Callable[[], None]) -> int:
     except (KeyboardInterrupt, Stopped):
         print("stopped; resume=auto goes on", file=sys.stderr)
         return 130
-    except (ConfigError, PlanError, EnvError, OSError, ValueError) as error:
+    except (ConfigError, PlanError, EnvError, RunFolderInUse, OmegaConfBaseException, OSError, ValueError) as error:
         if os.environ.get("M2FLOW_DEBUG"):
             raise
         print(f"error: {error}", file=sys.stderr)
@@ -167,15 +168,15 @@ def logs(config: DictConfig, run: RunFolder, parts: Parts, first: int) -> Iterat
             episodes.close()
 
 
-def evaluation(config: DictConfig, parts: Parts, log: Callable[[dict], Any], phase: str, iteration: int, on_episode: Any = None) -> tuple[Rate, float, int]:
+def evaluation(config: DictConfig, parts: Parts, log: Callable[[dict], Any], progress: Progress, phase: str, iteration: int, on_episode: Any = None) -> tuple[Rate, float, int]:
     """(rate, wall seconds, env steps) over config.evaluation.episodes."""
     states = None if parts.spec.init_states is None else range(parts.spec.init_states)
     ledger = EvaluationLedger(config.seed, parts.tasks, states, config.evaluation.episodes)
     found = loop.evaluate(
         parts.env, parts.policy, parts.plan, ledger, seed=config.seed, greedy=config.evaluation.greedy, rows=config.scheduler.act_rows,
-        log=log, phase=phase, suite=parts.spec.name, iteration=iteration, on_episode=on_episode,
+        log=log, progress=progress, phase=phase, suite=parts.spec.name, iteration=iteration, on_episode=on_episode,
     )
-    print(f"success {phase}: {found[0]}  ({found[1]:.0f} s)", flush=True)
+    progress.note(f"success {phase}: {found[0]}  ({found[1]:.0f} s)")
     return found
 
 

@@ -27,12 +27,12 @@ def train(arguments: Sequence[str]) -> None:
         logs = stack.enter_context(programs.logs(config, run, parts, first))
         success = {}
         if config.evaluation.before and first == 0:
-            success["success_before"] = programs.evaluation(config, parts, logs.episodes.write, "before", 0)[0]
+            success["success_before"] = programs.evaluation(config, parts, logs.episodes.write, logs.progress, "before", 0)[0]
         totals = loop.train(
             training.flow, training.backend, training.learn, logs, first, config.iterations, config.checkpoints.every, config.checkpoints.keep
         )
         if config.evaluation.after:
-            success["success_after"] = programs.evaluation(config, parts, logs.episodes.write, "after", config.iterations)[0]
+            success["success_after"] = programs.evaluation(config, parts, logs.episodes.write, logs.progress, "after", config.iterations)[0]
         if "success_before" not in success:
             success |= programs.earlier_success(run)
         summary = {name: rate.as_dict() for name, rate in success.items()} | programs.totals(totals)

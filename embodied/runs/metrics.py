@@ -14,7 +14,7 @@ from typing import Any
 from .folder import to_json, write_text
 
 EPISODE_FIELDS = ("phase", "iteration", "episode", "suite", "task", "init_state", "seed", "success", "steps", "return", "terminated", "truncated", "errored")
-PHASES = ("before", "train", "after")
+PHASES = ("before", "train", "after", "evaluate")
 
 
 class MetricsLog:

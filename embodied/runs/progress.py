@@ -39,6 +39,9 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
 
 
+TENTHS = 10
+
+
 class Progress:
     """Counts from `done` (iterations that an earlier process did) to `total`; time left is the mean of this process's iterations."""
 
@@ -64,12 +67,27 @@ class Progress:
         text = line(iteration, self._total, success, env_steps_per_s, seconds, bottleneck, left)
         if self._live is None:
             print(text, file=self._stream, flush=True)
-            return
+        else:
+            self._show(text)
+
+    def _show(self, text: str) -> None:
         from rich.text import Text
 
         if not self._live.is_started:
             self._live.start()
         self._live.update(Text(text), refresh=True)
+
+    def begin(self) -> None:
+        """Iterations start here: time left counts from now."""
+        self._started = self._clock()
+
+    def within(self, what: str, done: int, total: int) -> None:
+        """How far a longer part is (`what` 20/64 episodes): every step on a terminal, every tenth of the way elsewhere."""
+        text = f"{what} {done}/{total} episodes"
+        if self._live is not None:
+            self._show(text)
+        elif done * TENTHS // total > (done - 1) * TENTHS // total and done < total:
+            print(text, file=self._stream, flush=True)
 
     def note(self, text: str) -> None:
         """A line of its own that stays, above the progress line."""

@@ -72,13 +72,16 @@ class SimStage:
         prepare: Callable[[Mapping[str, Any]], dict] | None = None,
         on_episode: Callable[[Attempt], None] | None = None,
         horizon: int | None = None,
+        finish: Callable[[Any], Any] | None = None,
     ) -> None:
         """prepare: makes the inputs of a cut episode's last observation (value bootstrapping). on_episode: sees each finished attempt, with its observations.
 
+        finish: sees each trajectory as it ends, in no fixed order; what it returns is what is emitted.
         horizon: primitive steps after which an episode is cut (truncated), where that is sooner than the env's own budget.
         """
         self._env, self._episodes, self._chunk = env, episodes, chunk
         self._prepare, self._on_episode, self._horizon = prepare, on_episode, horizon
+        self._finish = finish or (lambda trajectory: trajectory)
         per_group = env.slots // groups
         self._members = {group: range(group * per_group, (group + 1) * per_group) for group in range(groups)}
         self._queues: dict[int, list[Episode]] = {}  # round -> what is left to play, last first; a played-out round is gone
@@ -162,7 +165,7 @@ class SimStage:
             attempt.labels.append(None if chunk.labels is None else chunk.labels[row])
             attempt.executed.append(len(result.rewards))
         if attempt.over:
-            self._emitted[group].append(Item(attempt.episode.order, self._trajectory(attempt)))
+            self._emitted[group].append(Item(attempt.episode.order, self._finish(self._trajectory(attempt))))
             if self._on_episode is not None:
                 self._on_episode(attempt)
             self._next_episode(result.slot, self._calls[group].round)

@@ -123,3 +123,10 @@ def test_reinforce_with_the_mean_baseline_credits_only_what_came_after():
     # Rewards-to-go of (0, 1) are (1, 1) and of (1, 0) are (1, 0): mean .75.
     estimate = REINFORCE(baseline="mean").advantages([trajectory([0.0, 1.0]), trajectory([1.0, 0.0])], torch.zeros(2))
     assert [0.25, 0.25, 0.25, -0.75] == numbers(torch.cat(estimate.advantages))
+
+
+def test_a_discount_makes_an_earlier_success_worth_more():
+    """gamma .5: success in the 1st, 2nd and no chunk return 1, .5 and 0; centred 1/2, 0, -1/2."""
+    members = [trajectory([1.0]), trajectory([0.0, 1.0]), trajectory([0.0, 0.0])]
+    estimate = GRPO(group_size=3, gamma=0.5, scale="none").advantages(members, torch.zeros(3))
+    assert [advantage[0, 0].item() for advantage in estimate.advantages] == pytest.approx([0.5, 0.0, -0.5])

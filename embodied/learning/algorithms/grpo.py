@@ -17,9 +17,9 @@ from embodied.learning.data import Batch, Loss, Trajectory
 
 
 class GRPO(Algorithm):
-    """The return of a trajectory is the sum of its rewards; its advantage is the same for every token.
+    """A trajectory is judged by its return, discounted from its start; its advantage is the same for every token.
 
-    scale: what the centred return is divided by: the standard deviation of its "group", of the "batch", or "none".
+    gamma: per chunk-step; below 1 an earlier success is worth more, so that hesitation is judged too. scale: what the centred return is divided by: the standard deviation of its "group", of the "batch", or "none".
     lower, upper: DAPO's filter on a group's mean return; None does not bind. negative_scale: factor on negative advantages.
     clip_low, clip_high: the ratio's bounds are 1 - clip_low and 1 + clip_high.
     """
@@ -28,6 +28,7 @@ class GRPO(Algorithm):
         self,
         *,
         group_size: int = 8,
+        gamma: float = 1.0,
         scale: str = "group",
         lower: float | None = None,
         upper: float | None = None,
@@ -39,13 +40,16 @@ class GRPO(Algorithm):
         super().__init__(group_size=group_size, **shared)
         if group_size < 2:
             raise ValueError(f"algorithm.group_size: found {group_size}, wanted at least 2: a group of one has no one to be compared with")
+        if not 0 < gamma <= 1:
+            raise ValueError(f"algorithm.gamma: found {gamma}, wanted above 0 and at most 1")
+        self.gamma = gamma
         self.scale = one_of("scale", scale, ("group", "batch", "none"))
         self.lower, self.upper = lower, upper
         self.negative_scale = negative_scale
         self.clip_low, self.clip_high = clip_low, clip_high
 
     def advantages(self, trajectories: Sequence[Trajectory], bootstrap: torch.Tensor) -> Estimate:
-        returns = torch.stack([t.rewards.sum() for t in trajectories])
+        returns = torch.stack([(t.rewards * self.gamma ** torch.arange(t.length)).sum() for t in trajectories])
         groups = judge_groups([t.group for t in trajectories], returns, self.lower, self.upper)
         scores = group_relative(returns, groups, self.scale)
         scores = torch.where(scores < 0, scores * self.negative_scale, scores)
