@@ -54,7 +54,6 @@ class Attempt:
     observations: list[dict[str, Any]] = field(default_factory=list)  # one per chunk and the last one; only when kept
     actions: list[np.ndarray] = field(default_factory=list)  # each [C, A], what was asked
     labels: list[np.ndarray | None] = field(default_factory=list)
-    executed: list[int] = field(default_factory=list)  # primitive steps run of each chunk
     version: int = 0
 
     @property
@@ -84,6 +83,7 @@ class SimStage:
         self._finish = finish or (lambda trajectory: trajectory)
         per_group = env.slots // groups
         self._members = {group: range(group * per_group, (group + 1) * per_group) for group in range(groups)}
+        self._group_of = {slot: group for group, slots in self._members.items() for slot in slots}
         self._queues: dict[int, list[Episode]] = {}  # round -> what is left to play, last first; a played-out round is gone
         self._latest = -1  # the newest round that was begun
         self._attempts: dict[int, Attempt] = {}  # slot -> what it plays
@@ -110,7 +110,7 @@ class SimStage:
     def ready(self, timeout: float | None) -> list[tuple[Call, Outcome]]:
         finished = []
         for result in self._env.wait(timeout):
-            group = next(group for group, slots in self._members.items() if result.slot in slots)
+            group = self._group_of[result.slot]
             self._asked[group].discard(result.slot)
             self._take(result, group)
             if not self._asked[group]:
@@ -133,19 +133,16 @@ class SimStage:
             return
         episode = queue.pop()
         self._attempts[slot] = Attempt(episode)
-        self._ask(slot, lambda: self._env.reset(slot, episode.seed, episode.options, episode.label))
+        self._asked[self._group_of[slot]].add(slot)
+        self._env.reset(slot, episode.seed, episode.options, episode.label)
 
     def _step(self, slot: int, chunk: Any, row: int, version: int) -> None:
         attempt = self._attempts[slot]
         attempt.version = version
         self._chunks[slot] = (chunk, row)
         left = self._chunk if self._horizon is None else self._horizon - attempt.steps
-        self._ask(slot, lambda: self._env.step(slot, chunk.actions[row][:left]))
-
-    def _ask(self, slot: int, ask: Callable[[], None]) -> None:
-        group = next(group for group, slots in self._members.items() if slot in slots)
-        self._asked[group].add(slot)
-        ask()
+        self._asked[self._group_of[slot]].add(slot)
+        self._env.step(slot, chunk.actions[row][:left])
 
     def _take(self, result: Any, group: int) -> None:
         attempt = self._attempts[result.slot]
@@ -163,7 +160,6 @@ class SimStage:
         if self._on_episode is not None:
             attempt.actions.append(chunk.actions[row])
             attempt.labels.append(None if chunk.labels is None else chunk.labels[row])
-            attempt.executed.append(len(result.rewards))
         if attempt.over:
             self._emitted[group].append(Item(attempt.episode.order, self._finish(self._trajectory(attempt))))
             if self._on_episode is not None:

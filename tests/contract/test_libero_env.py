@@ -179,14 +179,28 @@ def test_decimation_thins_what_is_seen_and_keeps_what_is_touched(env):
     assert np.array_equal(model.mesh_vert, whole.mesh_vert)
 
 
+def _elsewhere(code: str, **environ: str) -> list[str]:
+    """The last line that a fresh process prints, as words."""
+    kept = {key: value for key, value in os.environ.items() if key not in ("MUJOCO_GL", "MUJOCO_EGL_DEVICE_ID", "CUDA_VISIBLE_DEVICES")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=kept | environ, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()[-1].split()
+
+
 def test_without_cameras_no_opengl_is_imported():
     code = (
         "import sys; from envs.libero import LiberoEnv, gl; gl.egl_devices = lambda: []; gl.ctypes.util.find_library = lambda name: None\n"
         "LiberoEnv(cameras=()).reset(seed=0); print('OpenGL' in sys.modules, 'mujoco' in sys.modules)"
     )
-    environ = {key: value for key, value in os.environ.items() if key != "MUJOCO_GL"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, cwd=ROOT)
-    assert (done.returncode, done.stdout.split()[-2:], done.stderr) == (0, ["False", "True"], "")
+    assert _elsewhere(code) == ["False", "True"]
+
+
+def test_a_visible_cuda_device_beyond_egls_count_draws_on_egls_own():
+    code = (
+        "import os; from envs.libero import LiberoEnv; env = LiberoEnv(resolution=16); image = env.reset(seed=0)[0]['images/agentview']\n"
+        "env.close(); print(os.environ['MUJOCO_EGL_DEVICE_ID'], image.mean() > 30)"
+    )
+    assert _elsewhere(code, CUDA_VISIBLE_DEVICES="99") == ["0", "True"]
 
 
 def test_of_several_tasks_only_so_many_stay_built():
