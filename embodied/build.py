@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from embodied import thunks
 from embodied.config import ConfigError
+from embodied.learning.optimizers import SCHEDULES
 from envs.spec import EnvSpec
 from envs.vector import VectorEnv
 from policies.base import PolicySpec
@@ -21,24 +22,53 @@ class FitError(ConfigError):
 
 def device(config: DictConfig) -> str:
     """ "auto" -> cuda where there is one, else cpu."""
-    if config.device != "auto":
-        return config.device
     import torch
 
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    if config.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=config.device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device={config.device}: {str(error).splitlines()[0]}; use device=cpu, or auto") from error
+    return config.device
 
 
 def algorithm(config: DictConfig) -> tuple[Any, dict]:
     """(algorithm, the learner's settings as a dict)."""
     arguments = _arguments(config.algorithm)
     learner = arguments.pop("learner")
+    check_learner(learner)
     return _construct("algorithm", config.algorithm._target_, arguments), learner
+
+
+def check_learner(learner: dict[str, Any]) -> None:
+    """Raises ConfigError for the first number that cannot be."""
+    def number(low: float, strict: bool = False) -> Any:
+        return lambda v: isinstance(v, (int, float)) and not isinstance(v, bool) and (v > low if strict else v >= low)
+
+    def whole(low: int) -> Any:
+        return lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= low
+
+    def optional(test: Any) -> Any:
+        return lambda v: v is None or test(v)
+
+    rules = {
+        "lr": (number(0, strict=True), "more than 0"), "value_lr": (optional(number(0, strict=True)), "more than 0, or null for lr"),
+        "schedule": (lambda v: v in SCHEDULES, f"one of {', '.join(SCHEDULES)}"), "warmup_updates": (whole(0), "0 or more"),
+        "weight_decay": (number(0), "0 or more"), "grad_clip": (optional(number(0, strict=True)), "more than 0, or null"),
+        "betas": (optional(lambda v: isinstance(v, list) and len(v) == 2 and all(0 <= b < 1 for b in v)), "two numbers from 0 to below 1, or null"),
+        "epochs": (whole(1), "at least 1"), "minibatch": (whole(1), "at least 1"), "microbatch": (optional(whole(1)), "at least 1, or null"),
+        "rows_per_iteration": (whole(1), "at least 1"),
+    }  # fmt: skip
+    for key, (fits, wanted) in rules.items():
+        if key in learner and not fits(learner[key]):
+            raise ConfigError(f"algorithm.learner.{key}: found {learner[key]!r}, wanted {wanted}")
 
 
 def policy(config: DictConfig, needs_values: bool = False, weights: Path | None = None) -> Any:
     """The policy on its device. weights: a policy folder that replaces `policy.checkpoint`."""
     target, arguments = config.policy._target_, _arguments(config.policy)
-    accepted = thunks.parameters(target)
+    accepted = _accepted("policy", target)
     if "checkpoint" in accepted:
         found = weights or arguments.get("checkpoint") or _packaged(config.choices["policy"])
         arguments["checkpoint"] = None if found is None else str(found)
@@ -87,7 +117,7 @@ def demonstrations(config: DictConfig, spec: EnvSpec) -> list[dict[str, Any]]:
 def env_thunk(config: DictConfig, policy_spec: PolicySpec | None, keep_cameras: bool = False) -> Any:
     """The env's constructor, told what the policy looks at: pictures that nobody sees are not rendered (unless keep_cameras)."""
     target, arguments = config.env._target_, _arguments(config.env)
-    accepted = thunks.parameters(target)
+    accepted = _accepted("env", target)
     if policy_spec is not None:
         if "cameras" in accepted and not keep_cameras:
             arguments["cameras"] = list(policy_spec.cameras)
@@ -143,9 +173,15 @@ def tasks_and_states(config: DictConfig, spec: EnvSpec) -> tuple[list[int], list
             has = "no fixed initial states" if states is None else f"initial states 0 to {len(states) - 1}"
             raise ConfigError(f"init_states={list(config.init_states)}: env={config.choices['env']} has {has}")
         states = list(config.init_states)
+    if not spec.tasks or states == []:
+        raise ConfigError(f"env={config.choices['env']}: found tasks {list(spec.tasks)} and {spec.init_states} initial states, wanted at least one of each")
     return list(spec.tasks), states
 
 
+
+
+def _accepted(what: str, target: str) -> set[str]:
+    return _call(what, lambda: thunks.parameters(target))
 
 
 def _arguments(node: DictConfig) -> dict[str, Any]:
@@ -158,12 +194,12 @@ def _construct(what: str, target: str, arguments: dict[str, Any]) -> Any:
 
 
 def _call(what: str, make: Any) -> Any:
-    """A constructor's own refusal (ValueError, KeyError, TypeError, OSError) becomes a ConfigError that says whose it is."""
+    """A constructor's own refusal, whatever its type, becomes a ConfigError that says whose it is (M2FLOW_DEBUG=1 shows where)."""
     try:
         return make()
     except ConfigError:
         raise
-    except (ValueError, KeyError, TypeError, OSError, ImportError) as error:
+    except Exception as error:
         text = error.args[0] if isinstance(error, KeyError) and error.args else error
         raise ConfigError(f"{what}: {text}") from error
 

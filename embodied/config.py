@@ -8,8 +8,10 @@ A key that is not there is refused with the nearest one that is, also behind a `
 from __future__ import annotations
 
 import difflib
+import math
 from dataclasses import dataclass, field
 from importlib import resources
+from pathlib import Path
 from typing import Any, Sequence
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -103,17 +105,26 @@ def compose(arguments: Sequence[str]) -> DictConfig:
 
 
 def reopened(path: Any, arguments: Sequence[str]) -> DictConfig:
-    """A run's saved config with what the command line says on top; env, policy and algorithm stay as they were. Raises ConfigError."""
+    """A run's saved config with what the command line says on top. Raises ConfigError where that would make it another run."""
     base = OmegaConf.structured(Run)
     OmegaConf.set_struct(base, False)
     config = OmegaConf.merge(base, OmegaConf.load(path))
+    saved = config.copy()
     for key, value in map(_parse, arguments):
         if key not in CHOICES:
             _set(config, key, value)
         elif str(value) != config.choices[key]:
             raise ConfigError(f"{key}={value}: the run in {path} was made with {key}={config.choices[key]}; start a run of its own instead")
     _check(config)
+    changed = differences(saved, config)
+    if changed:
+        raise ConfigError(f"{', '.join(changed)}: the run in {path} was made with other values; start a run of its own instead")
     return config
+
+
+def value_of(arguments: Sequence[str], key: str) -> Any:
+    """What the command line says for one key, None where it says nothing."""
+    return dict(map(_parse, arguments)).get(key)
 
 
 def choices_of(group: str) -> list[str]:
@@ -138,10 +149,19 @@ def _parse(argument: str) -> tuple[str, Any]:
         raise ConfigError(f"found {argument!r}, wanted key=value: {str(error).splitlines()[0]}") from error
     if override.is_delete():
         raise ConfigError(f"found {argument!r}: a key cannot be deleted; set it to null instead")
+    if override.is_sweep_override():
+        raise ConfigError(f"found {argument!r}: several values at once; a list is written [a,b], and one run has one value")
+    if not override.key_or_group:
+        raise ConfigError(f"found {argument!r}, wanted key=value")
     return override.key_or_group, override.value()
 
 
 def _load(group: str, choice: str) -> DictConfig:
+    """The yaml of a choice: one of ours by name, or anyone's by its path (it ends in .yaml)."""
+    if choice.endswith(".yaml"):
+        if not Path(choice).is_file():
+            raise ConfigError(f"{group}={choice}: there is no such file")
+        return OmegaConf.load(choice)
     known = choices_of(group)
     if choice not in known:
         raise ConfigError(f"{group}={choice}: there is no such {group}; {nearest(choice, known)}")
@@ -177,6 +197,14 @@ def _flatten(block: dict, prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def _set(config: DictConfig, key: str, value: Any) -> None:
+    """Puts a value in place after checking its key and type; a block key by key."""
+    before = OmegaConf.select(config, key)
+    if isinstance(value, dict) and isinstance(before, DictConfig) and len(before):
+        for name, part in value.items():
+            _set(config, f"{key}.{name}", part)
+        return
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{key}: found {value}, wanted a finite number")
     parent, node, parts = None, config, key.split(".")
     for depth, part in enumerate(parts):
         if not isinstance(node, DictConfig) or part not in node:
@@ -217,5 +245,27 @@ def _check(config: DictConfig) -> None:
         raise ConfigError(f"horizon_share: found {config.horizon_share}, wanted more than 0 and at most 1")
     if config.sim.workers > config.sim.slots:
         raise ConfigError(f"sim.workers={config.sim.workers} for sim.slots={config.sim.slots}: some would have nothing to do; use sim.workers={config.sim.slots} or more slots")
-    if config.resume is not None and config.checkpoint is not None:
-        raise ConfigError("found resume= and checkpoint= together; resume= goes on with a run, checkpoint= names weights to evaluate")
+    if config.scheduler.groups is not None and config.scheduler.groups < 1:
+        raise ConfigError(f"scheduler.groups: found {config.scheduler.groups}, wanted at least 1, or null for one per slot")
+    if config.scheduler.learn_threads is not None and config.scheduler.learn_threads < 1:
+        raise ConfigError(f"scheduler.learn_threads: found {config.scheduler.learn_threads}, wanted at least 1, or null for every core")
+
+
+def refuse_unused(config: DictConfig, program: str, keys: dict[str, str]) -> None:
+    """A key that this program would not look at is an error, not a silent nothing. keys: name -> what to do instead."""
+    for key, instead in keys.items():
+        if config[key]:
+            raise ConfigError(f"{key}={config[key]}: {program} does not use it; {instead}")
+
+
+# What may differ between a run and the command line that resumes it; everything else is the run's identity.
+RESUMABLE = ("iterations", "sim", "scheduler", "evaluation", "checkpoints", "checkpoint", "resume", "record", "videos", "device", "output")
+
+
+def differences(first: DictConfig, second: DictConfig) -> list[str]:
+    """The keys, of those that make a run what it is, in which two configs differ. A checkpoint made fresh for a run is still `fresh`."""
+    flat = [dict(_flatten({key: value for key, value in OmegaConf.to_container(c).items() if key not in RESUMABLE})) for c in (first, second)]
+    for values in flat:
+        if str(values.get("policy.checkpoint", "")).endswith("/start"):
+            values["policy.checkpoint"] = "fresh"
+    return sorted(key for key in flat[0].keys() | flat[1].keys() if flat[0].get(key) != flat[1].get(key))

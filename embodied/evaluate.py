@@ -13,7 +13,7 @@ from typing import Any, Callable, Sequence
 from omegaconf import DictConfig, OmegaConf
 
 from embodied import programs
-from embodied.config import ConfigError, compose
+from embodied.config import ConfigError, compose, refuse_unused
 from embodied.runs.demonstrations import demonstration, frames
 from embodied.runs.folder import RunFolder, write_json
 from embodied.runs.metrics import EpisodeLog
@@ -30,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def evaluate(arguments: Sequence[str]) -> None:
     begun = time.perf_counter()
     config = compose(arguments)
+    refuse_unused(config, "evaluate", {"resume": "name the run's weights with checkpoint=RUN_DIR", "data": "demonstrations are for train algorithm=bc"})
     weights = programs.weights(config)
     with ExitStack() as stack:
         parts = programs.Parts(config, with_algorithm=False, weights=weights)
@@ -39,7 +40,7 @@ def evaluate(arguments: Sequence[str]) -> None:
         stack.enter_context(parts)
         episodes = stack.enter_context(closing(EpisodeLog(run.path)))
         progress = stack.enter_context(Progress(1))
-        rate, wall, steps = programs.evaluation(config, parts, episodes.write, progress, "evaluate", 0, watch and watch(run))
+        rate, wall, steps = programs.evaluation(config, parts, episodes, progress, "evaluate", 0, watch and watch(run))
         suites = table(episodes.rows())
         summary = {"success": rate.as_dict(), "suites": [suite.as_dict() for suite in suites], "protocol": parts.protocol, "checkpoint": weights and str(weights)}
         write_json(run.summary_json, summary | {"wall_s": time.perf_counter() - begun, "env_steps_per_s": steps / wall})

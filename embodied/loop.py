@@ -54,19 +54,18 @@ class Interrupt:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
-        print("\nstopping after the call that runs; a checkpoint is written (Ctrl-C again: stop at once)", flush=True)
+        print("\nstopping after the call that runs (Ctrl-C again: at once)", flush=True)
 
 
-def train(flow: Flow, backend: LocalBackend, learn: LearnStage, logs: Logs, first: int, iterations: int, every: int, keep: int) -> dict[str, float]:
-    """Rounds `first` to `iterations` - 1. Returns totals: seconds by stage, env steps, wall seconds. Raises Stopped after writing a checkpoint."""
-    totals: dict[str, float] = {"env_steps": 0.0, "wall_s": 0.0}
+def train(flow: Flow, backend: LocalBackend, learn: LearnStage, logs: Logs, first: int, iterations: int, every: int, keep: int) -> None:
+    """Rounds `first` to `iterations` - 1. Raises Stopped after writing a checkpoint."""
     saved = first
     logs.progress.begin()
     with Interrupt() as interrupt:
         try:
             for result in execute(flow, backend, first, iterations, stop=lambda: interrupt.requested):
                 done = result.number + 1
-                log_round(result, logs, totals)
+                log_round(result, logs)
                 if done % every == 0 or done == iterations:
                     save(logs.run, learn, done, keep)
                     saved = done
@@ -74,7 +73,6 @@ def train(flow: Flow, backend: LocalBackend, learn: LearnStage, logs: Logs, firs
             if stopped.round > saved:
                 save(logs.run, learn, stopped.round, keep)
             raise
-    return totals
 
 
 def evaluate(env: Any, policy: Any, plan: Plan, ledger: EvaluationLedger, *, seed: int, greedy: bool, rows: int, log: Callable[[dict], Any],
@@ -100,7 +98,7 @@ def evaluate(env: Any, policy: Any, plan: Plan, ledger: EvaluationLedger, *, see
     return rate(sum(row["success"] for row in ended), len(ended)), time.perf_counter() - begun, sum(row["steps"] for row in ended)
 
 
-def log_round(result: RoundResult, logs: Logs, totals: dict[str, float]) -> None:
+def log_round(result: RoundResult, logs: Logs) -> None:
     """One row of metrics, the rows of the round's episodes, the timeline of the round, the progress line."""
     done, seconds, wall = result.number + 1, result.timeline.busy(), result.timeline.wall
     trajectories = [item.payload for item in result.items if isinstance(item.payload, Trajectory)]
@@ -112,11 +110,7 @@ def log_round(result: RoundResult, logs: Logs, totals: dict[str, float]) -> None
         steps = sum(trajectory.steps for trajectory in trajectories)
         success = rate(sum(t.success for t in trajectories), len(trajectories))
         steps_per_s = steps / wall
-        totals["env_steps"] += steps
         row |= {"success": success.as_dict(), "episode_steps": steps / len(trajectories), "env_steps": steps, "env_steps_per_s": steps_per_s}
-    totals["wall_s"] += wall
-    for stage, spent in seconds.items():
-        totals[f"seconds/{stage}"] = totals.get(f"seconds/{stage}", 0.0) + spent
     logs.metrics.write(done, row)
     write_json(logs.run.timeline_json, result.timeline.perfetto())
     logs.progress.update(done, success, steps_per_s, seconds, result.timeline.bottleneck())

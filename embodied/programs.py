@@ -5,7 +5,9 @@ Exit codes: 0 done, 1 refused or failed with a message, 130 stopped by the user.
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import sys
 from contextlib import contextmanager
 from functools import partial
@@ -37,13 +39,13 @@ from scheduler.running.execute import Stopped
 from scheduler.running.flow import flow_of
 
 
-def guarded(program: Callable[[], None]) -> int:
-    """Runs a program; what a user can mend ends in its message, not a traceback (M2FLOW_DEBUG=1 shows both)."""
+def guarded(program: Callable[[], None], hint: str = "") -> int:
+    """Runs a program; what a user can mend ends in its message, not a traceback (M2FLOW_DEBUG=1 shows both). hint: said after a stop."""
     try:
         program()
         return 0
     except (KeyboardInterrupt, Stopped):
-        print("stopped; resume=auto goes on", file=sys.stderr)
+        print(f"stopped{hint}", file=sys.stderr)
         return 130
     except (ConfigError, PlanError, EnvError, RunFolderInUse, OmegaConfBaseException, OSError, ValueError) as error:
         if os.environ.get("M2FLOW_DEBUG"):
@@ -52,20 +54,39 @@ def guarded(program: Callable[[], None]) -> int:
         return 1
 
 
-def run_folder(config: DictConfig, arguments: Sequence[str]) -> tuple[DictConfig, RunFolder]:
-    """A new run, or the one that `resume` names with its own saved config (what the command line says on top holds)."""
+def run_config(arguments: Sequence[str]) -> tuple[DictConfig, Path | None]:
+    """(config, the run to go on with or None). resume=PATH takes that run's own config; resume=auto the newest run that this command line would make."""
+    asked = configuration.value_of(arguments, "resume")
+    if asked not in (None, "auto"):
+        RunFolder.open(asked)
+        return configuration.reopened(Path(asked) / "config.yaml", arguments), Path(asked)
+    config = configuration.compose(arguments)
+    if asked is None:
+        return config, None
     names = config.choices["env"], config.choices["policy"]
-    if config.resume is not None:
-        path = folder.newest(config.output, *names) if config.resume == "auto" else Path(config.resume)
-        if path is not None:
-            run = RunFolder.open(path, writing=True)
-            saved = configuration.reopened(run.config_yaml, arguments)
-            OmegaConf.save(saved, run.config_yaml)
-            return saved, run
-        print(f"resume=auto: found no run of env={names[0]} policy={names[1]} in {config.output}; starting one")
-    run = RunFolder.create(config.output, *names)
-    OmegaConf.save(config, run.config_yaml)
-    return config, run
+    for path in folder.runs(config.output, *names):
+        saved = path / "config.yaml"
+        if saved.is_file() and not configuration.differences(OmegaConf.load(saved), config):
+            return configuration.reopened(saved, arguments), path
+    print(f"resume=auto: found no run like this one in {config.output}; starting one")
+    return config, None
+
+
+@contextmanager
+def run_folder(config: DictConfig, path: Path | None) -> Iterator[RunFolder]:
+    """The run's folder, locked. A new one that fails before its first record is taken away again: it would only be in resume's way."""
+    if path is not None:
+        with RunFolder.open(path, writing=True) as run:
+            yield run
+        return
+    run = RunFolder.create(config.output, config.choices["env"], config.choices["policy"])
+    try:
+        yield run
+    finally:
+        begun = run.plan_json.exists()
+        run.close()
+        if not begun:
+            shutil.rmtree(run.path)
 
 
 class Parts:
@@ -74,6 +95,8 @@ class Parts:
     def __init__(self, config: DictConfig, run: RunFolder | None = None, with_algorithm: bool = True, weights: Path | None = None) -> None:
         torch.set_num_threads(1)  # some initialisers (QR) give other last bits on more threads
         self.algorithm, self.learner = build.algorithm(config) if with_algorithm else (None, {})
+        if self.algorithm is not None and config.data and not self.algorithm.imitates:
+            raise ConfigError(f"data={config.data}: algorithm={config.choices['algorithm']} does not read demonstrations; use algorithm=bc, or leave data= out")
         build.prepare_fresh(config, run)
         self.policy = build.policy(config, bool(self.algorithm and self.algorithm.needs_values), weights)
         self.keep_cameras = config.record is not None or config.videos > 0
@@ -81,6 +104,8 @@ class Parts:
         build.check_fit(self.spec, self.policy.spec)
         if self.algorithm is not None:
             self.algorithm.action_dims = self.policy.spec.action_dims
+            if self.algorithm.needs_reference and not self.policy.spec.distribution:
+                raise ConfigError(f"algorithm.kl_coef={self.algorithm.kl_coef}: policy={self.policy.spec.name} here gives densities, not a distribution over tokens; set algorithm.kl_coef=0")
         self.tasks, self.states = build.tasks_and_states(config, self.spec)
         sim, scheduler = config.sim, config.scheduler
         self.plan: Plan = plan(scheduler.mode, sim.slots, scheduler.groups, sim.workers, this_machine())
@@ -127,9 +152,11 @@ class Training:
         self.backend = LocalBackend(self.stages)
 
     def resume(self, run: RunFolder) -> int:
-        """Iterations done by the newest whole checkpoint of the run, put in place; 0 when there is none."""
+        """Iterations done by the newest whole checkpoint of the run, put in place; 0 when none was written. Raises ConfigError when all are damaged."""
         newest = checkpoint.latest(run.checkpoints) if run.checkpoints.exists() else None
         if newest is None:
+            if any(run.checkpoints.glob("step_*")):
+                raise ConfigError(f"{run}: found only damaged checkpoints, wanted a whole one; the run is left as it is, start another without resume=")
             return 0
         done = loop.restore(newest, self.learn)
         print(f"resuming {run} after {done} iterations", flush=True)
@@ -158,6 +185,7 @@ def logs(config: DictConfig, run: RunFolder, parts: Parts, first: int) -> Iterat
     """The run's logs, cut back to iteration `first` when it is resumed."""
     at = first if run.metrics_jsonl.exists() else None
     metrics, episodes = MetricsLog(run.path, resume_at=at), EpisodeLog(run.path, resume_at=at if run.episodes_jsonl.exists() else None)
+    OmegaConf.save(config, run.config_yaml)
     parts.plan.save(run.plan_json)
     print(f"plan: {parts.plan.mode}: {parts.plan.reason}\nrun: {run}", flush=True)
     with Progress(config.iterations, first) as progress:
@@ -168,13 +196,14 @@ def logs(config: DictConfig, run: RunFolder, parts: Parts, first: int) -> Iterat
             episodes.close()
 
 
-def evaluation(config: DictConfig, parts: Parts, log: Callable[[dict], Any], progress: Progress, phase: str, iteration: int, on_episode: Any = None) -> tuple[Rate, float, int]:
-    """(rate, wall seconds, env steps) over config.evaluation.episodes."""
+def evaluation(config: DictConfig, parts: Parts, episodes: EpisodeLog, progress: Progress, phase: str, iteration: int, on_episode: Any = None) -> tuple[Rate, float, int]:
+    """(rate, wall seconds, env steps) over config.evaluation.episodes; rows of an earlier try at the same phase are replaced."""
+    episodes.forget(phase)
     states = None if parts.spec.init_states is None else range(parts.spec.init_states)
     ledger = EvaluationLedger(config.seed, parts.tasks, states, config.evaluation.episodes)
     found = loop.evaluate(
         parts.env, parts.policy, parts.plan, ledger, seed=config.seed, greedy=config.evaluation.greedy, rows=config.scheduler.act_rows,
-        log=log, progress=progress, phase=phase, suite=parts.spec.name, iteration=iteration, on_episode=on_episode,
+        log=episodes.write, progress=progress, phase=phase, suite=parts.spec.name, iteration=iteration, on_episode=on_episode,
     )
     progress.note(f"success {phase}: {found[0]}  ({found[1]:.0f} s)")
     return found
@@ -188,7 +217,9 @@ def weights(config: DictConfig) -> Path | None:
     if (path / "config.json").is_file():
         return path
     try:
-        return checkpoint.find(path) / checkpoint.POLICY
+        found = checkpoint.find(path)
+        checkpoint.verify(found)
+        return found / checkpoint.POLICY
     except FileNotFoundError as error:
         raise ConfigError(f"checkpoint={path}: {error}") from error
 
@@ -199,8 +230,13 @@ def earlier_success(run: RunFolder) -> dict[str, Rate]:
     return {"success_before": rate_of(rows)} if rows else {}
 
 
-def totals(found: dict[str, float]) -> dict[str, Any]:
-    """Training's own sums as summary.json has them: env_steps_per_s over the iterations' wall time, seconds by stage."""
-    stages = {name.removeprefix("seconds/"): spent for name, spent in found.items() if name.startswith("seconds/")}
-    rates = {"env_steps_per_s": found["env_steps"] / found["wall_s"]} if found["wall_s"] else {}
-    return rates | {"env_steps": found["env_steps"], "train_wall_s": found["wall_s"], "time_by_stage": stages}
+def totals(run: RunFolder) -> dict[str, Any]:
+    """Sums over every iteration of the run, whatever process ran it: env steps, seconds, seconds by stage, env steps per second."""
+    rows = [json.loads(line) for line in run.metrics_jsonl.read_text().splitlines()]
+    wall, steps = sum(row["seconds"]["iteration"] for row in rows), sum(row.get("env_steps", 0) for row in rows)
+    stages: dict[str, float] = {}
+    for row in rows:
+        for stage, spent in row["seconds"].items():
+            stages[stage] = stages.get(stage, 0.0) + spent
+    stages.pop("iteration", None)
+    return {"env_steps": steps, "env_steps_per_s": steps / wall if wall else None, "train_wall_s": wall, "time_by_stage": stages, "iterations": len(rows)}

@@ -4,41 +4,46 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from typing import Sequence
 
 from embodied import loop, programs
-from embodied.config import compose
+from embodied.config import refuse_unused
 from embodied.runs.folder import write_json
+
+UNUSED = {
+    "checkpoint": "to start from other weights set policy.checkpoint=FOLDER, to go on with a run resume=RUN_DIR",
+    "record": "demonstrations are recorded by `python -m embodied.evaluate policy=expert record=DIR`",
+    "videos": "videos are made by `python -m embodied.evaluate ... videos=N`",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return programs.guarded(lambda: train(sys.argv[1:] if arguments is None else arguments))
+    return programs.guarded(lambda: train(sys.argv[1:] if arguments is None else arguments), "; the same command with resume=auto goes on")
 
 
 def train(arguments: Sequence[str]) -> None:
     begun = time.perf_counter()
-    config, run = programs.run_folder(compose(arguments), arguments)
+    config, path = programs.run_config(arguments)
+    refuse_unused(config, "train", UNUSED)
     with ExitStack() as stack:
-        stack.enter_context(closing(run))
+        run = stack.enter_context(programs.run_folder(config, path))
         parts = stack.enter_context(programs.Parts(config, run))
         training = programs.Training(config, parts)
         first = training.resume(run)
         logs = stack.enter_context(programs.logs(config, run, parts, first))
         success = {}
         if config.evaluation.before and first == 0:
-            success["success_before"] = programs.evaluation(config, parts, logs.episodes.write, logs.progress, "before", 0)[0]
-        totals = loop.train(
-            training.flow, training.backend, training.learn, logs, first, config.iterations, config.checkpoints.every, config.checkpoints.keep
-        )
+            success["success_before"] = programs.evaluation(config, parts, logs.episodes, logs.progress, "before", 0)[0]
+        loop.train(training.flow, training.backend, training.learn, logs, first, config.iterations, config.checkpoints.every, config.checkpoints.keep)
         if config.evaluation.after:
-            success["success_after"] = programs.evaluation(config, parts, logs.episodes.write, logs.progress, "after", config.iterations)[0]
+            done = max(first, config.iterations)
+            success["success_after"] = programs.evaluation(config, parts, logs.episodes, logs.progress, "after", done)[0]
         if "success_before" not in success:
             success |= programs.earlier_success(run)
-        summary = {name: rate.as_dict() for name, rate in success.items()} | programs.totals(totals)
-        summary |= {"wall_s": time.perf_counter() - begun, "iterations": config.iterations, "protocol": parts.protocol}
-        write_json(run.summary_json, summary)
-    for name, rate in success.items():
+        summary = {name: rate.as_dict() for name, rate in success.items()} | programs.totals(run)
+        write_json(run.summary_json, summary | {"wall_s": time.perf_counter() - begun, "protocol": parts.protocol})
+    for name, rate in sorted(success.items(), reverse=True):
         print(f"{name.replace('_', ' ')}: {rate}")
     print(f"run: {run}")
 

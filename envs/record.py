@@ -48,7 +48,7 @@ class DemonstrationWriter:
     def __init__(self, folder: str | os.PathLike, env_spec: EnvSpec, policy_name: str, only_successes: bool = True):
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        if (self.folder / INDEX).exists():
+        if (self.folder / INDEX).exists() and len(read(self.folder)):
             raise FileExistsError(f"{self.folder} already holds demonstrations; record into another folder, or remove this one")
         self._spec, self._policy, self._only_successes = env_spec, policy_name, only_successes
         self._episodes: list[DemonstrationInfo] = []

@@ -28,6 +28,7 @@ class PolicySpec:
     privileged: bool = False  # True for scripted experts
     choices: int | None = None  # discrete actions only
     gripper: str | None = None  # its own convention; the codec translates to the env's
+    distribution: bool = True  # evaluate(distribution=True) works; False for densities, which have no [n, L, V]
 
 
 @dataclass(frozen=True)

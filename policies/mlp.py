@@ -58,7 +58,8 @@ class MLP(nn.Module):
             saved = _read(checkpoint, env_spec)
             hidden, chunk, state_mean, state_std = (saved[name] for name in ("hidden", "chunk", "state_mean", "state_std"))
         action = env_spec.action
-        self.spec = PolicySpec("mlp", action.kind, action.dims, chunk, state=env_spec.state, choices=action.choices, gripper=action.gripper)
+        self.spec = PolicySpec("mlp", action.kind, action.dims, chunk, state=env_spec.state, choices=action.choices, gripper=action.gripper,
+                               distribution=action.kind == "discrete")  # fmt: skip
         self.temperature = float(temperature)
         self.discrete = action.kind == "discrete"
         generator = torch.Generator().manual_seed(seed)

@@ -97,7 +97,12 @@ class RunFolder:
 
 
 def newest(root: str | Path, env_name: str, policy_name: str, kind: str = "train") -> Path | None:
-    """The folder of the latest run of this kind with this env and policy, or None. Folders that are no runs are passed over."""
+    """The folder of the latest run of this kind with this env and policy, or None."""
+    return next(iter(runs(root, env_name, policy_name, kind)), None)
+
+
+def runs(root: str | Path, env_name: str, policy_name: str, kind: str = "train") -> list[Path]:
+    """The folders of the runs of this kind with this env and policy, newest first. Folders that are no runs are passed over."""
     found = []
     for marker in Path(root).glob(f"*/*/{MARKER}"):
         try:
@@ -106,7 +111,7 @@ def newest(root: str | Path, env_name: str, policy_name: str, kind: str = "train
             continue
         if (about.get("kind"), about.get("env"), about.get("policy")) == (kind, env_name, policy_name):
             found.append((about["created"], about["attempt"], marker.parent))
-    return max(found)[2] if found else None
+    return [path for *_, path in sorted(found, reverse=True)]
 
 
 def write_json(path: str | Path, value: Any) -> None:

@@ -86,6 +86,16 @@ class EpisodeLog:
         _append(self._file, to_json(dict(row)))
         return True
 
+    def forget(self, phase: str) -> None:
+        """Takes the rows of one phase out of the file: it is about to be played anew."""
+        kept = [row for row in read_episodes(self._path) if row["phase"] != phase]
+        if len(kept) == len(self._errored):
+            return
+        self._file.close()
+        write_text(self._path, "".join(_line(row) for row in kept))
+        self._file = open(self._path, "a", encoding="utf-8")
+        self._errored = {_key(row): bool(row["errored"]) for row in kept}
+
     def rows(self, phase: str | None = None) -> list[dict]:
         """What is written so far, one row per episode, of one phase or of all."""
         return read_episodes(self._path, phase)

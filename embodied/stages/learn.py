@@ -32,6 +32,10 @@ class LearnerSettings:
     rounds: int  # of the run
 
 
+class Diverged(ValueError):
+    """Learning has gone where no number is finite; nothing is saved of it."""
+
+
 class LearnStage:
     def __init__(
         self, policy: Any, algorithm: Algorithm, optimizer: Any, settings: LearnerSettings, seed: int, threads: int | None = None,
@@ -79,6 +83,8 @@ class LearnStage:
                 if norm is not None:
                     totals["grad_norm"][0] += norm
                     totals["grad_norm"][1] += 1
+        if not all(bool(torch.isfinite(p).all()) for p in self.policy.parameters()):
+            raise Diverged(f"round {round_number}: weights are no longer finite after its updates; lower algorithm.learner.lr and go on from the last checkpoint")
         means = {name: total / count for name, (total, count) in totals.items() if count}
         if not done:
             self._tell(f"round {round_number}: no update, because no row had anything to teach ({batch.rows} rows)")
@@ -105,6 +111,8 @@ class LearnStage:
             parameter.grad /= count
         limit = float("inf") if self.settings.grad_clip is None else self.settings.grad_clip
         norm = float(torch.nn.utils.clip_grad_norm_(trainable, limit))
+        if not math.isfinite(norm):
+            raise Diverged(f"update {self.updates}: the gradient's norm is {norm}, wanted a finite number; look for rewards or observations that are not finite, or lower algorithm.learner.lr")
         self.optimizer.set_rate(rate)
         self.optimizer.step()
         self.updates += 1

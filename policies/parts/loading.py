@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
@@ -41,9 +41,9 @@ def read_folder(path: str | Path) -> Folder:
     if not path.is_dir():
         raise CheckpointError(f"found no folder {path}, wanted a checkpoint folder with {CONFIG}, {WEIGHTS}, {STATISTICS} and {PREPROCESSOR}")
     missing = [name for name in (CONFIG, PREPROCESSOR) if not (path / name).is_file()]
-    config = json.loads((path / CONFIG).read_text()) if CONFIG not in missing else {}
+    config = _json(path / CONFIG) if CONFIG not in missing else {}
     if (path / STATISTICS).is_file():
-        statistics = json.loads((path / STATISTICS).read_text())
+        statistics = _json(path / STATISTICS)
     else:
         statistics = config.get("norm_stats") or {}
         missing += [] if statistics else [STATISTICS]
@@ -51,12 +51,26 @@ def read_folder(path: str | Path) -> Folder:
     missing += lost
     if missing:
         raise CheckpointError(f"{path}: missing {', '.join(missing)}; found {', '.join(sorted(file.name for file in path.iterdir())) or 'nothing'}. Copy the whole checkpoint folder")
-    return Folder(path, config, statistics, json.loads((path / PREPROCESSOR).read_text()), weights)
+    return Folder(path, config, statistics, _json(path / PREPROCESSOR), weights)
+
+
+def _json(file: Path) -> dict:
+    try:
+        return json.loads(file.read_text())
+    except ValueError as error:
+        raise CheckpointError(f"{file} is not json ({error}); copy the whole checkpoint folder again") from error
+
+
+def _opened(file: Path):
+    try:
+        return safe_open(file, "pt")
+    except SafetensorError as error:
+        raise CheckpointError(f"{file} is not whole ({error}); copy the whole checkpoint folder again") from error
 
 
 def _weight_files(path: Path) -> tuple[tuple[Path, ...], list[str]]:
     if (path / INDEX).is_file():
-        names = sorted(set(json.loads((path / INDEX).read_text())["weight_map"].values()))
+        names = sorted(set(_json(path / INDEX)["weight_map"].values()))
     else:
         names = [WEIGHTS]
     return tuple(path / name for name in names), [name for name in names if not (path / name).is_file()]
@@ -69,7 +83,7 @@ def load_weights(module: nn.Module, files: tuple[Path, ...], optional: str | Non
     """
     is_optional = lambda name: optional is not None and name.startswith(optional)
     parameters = dict(module.named_parameters())
-    handles = [safe_open(file, "pt") for file in files]
+    handles = [_opened(file) for file in files]
     found = {name: handle for handle in handles for name in handle.keys() if not name.endswith(RECOMPUTED)}
     shapes = {name: tuple(handle.get_slice(name).get_shape()) for name, handle in found.items()}
     problems = [f"missing {name} {tuple(parameters[name].shape)}" for name in parameters if name not in found and not is_optional(name)]

@@ -50,6 +50,52 @@ def test_an_env_without_an_expert_is_refused(capsys, tmp_path: Path) -> None:
     assert "env=gym" in refused(capsys, ["env=gym", "policy=expert", f"output={tmp_path}"], evaluate)
 
 
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "algorithm.learner.minibatch=0", "algorithm.learner.epochs=0", "algorithm.learner.lr=-1", "algorithm.learner.warmup_updates=-5",
+        "algorithm.learner.schedule=foo", "algorithm.learner={lrr: 1}", "scheduler.groups=-2", "scheduler.groups=0", "sim.timeout=nan",
+        "algorithm.learner.lr=inf", "device=foo", "env.tasks=[]", "checkpoint=/nonexistent", "record=demos", "videos=3", "data=/nonexistent",
+        "env._target_=nope.X", "seed=1,2",
+    ],
+)  # fmt: skip
+def test_what_cannot_be_or_would_do_nothing_is_refused_by_its_key(argument: str, capsys, tmp_path: Path) -> None:
+    key = argument.split("=")[0].split(".")[-1].strip("_")
+    assert key in refused(capsys, [*TOY, argument, f"output={tmp_path}"]) or key in ("target",)
+    assert not list(tmp_path.glob("*/*/run.json"))
+
+
+def test_a_kl_term_on_a_policy_of_densities_is_refused(capsys, tmp_path: Path) -> None:
+    assert "algorithm.kl_coef=0" in refused(capsys, [*TOY, "env.action=continuous", f"output={tmp_path}"])
+
+
+def test_rewards_that_are_not_finite_stop_the_run_before_a_checkpoint(capsys, tmp_path: Path) -> None:
+    (tmp_path / "nan_env.py").write_text(NAN_ENV)
+    import sys
+
+    sys.path.insert(0, str(tmp_path))
+    try:
+        arguments = ["env=gym", "env.id=nan_env:Nan-v0", "policy=mlp", "algorithm=ppo", "groups=2", "iterations=1", "evaluation.episodes=1", f"output={tmp_path}"]
+        assert "finite" in refused(capsys, arguments)
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert not list(tmp_path.glob("*/*/checkpoints/step_*"))
+
+
+NAN_ENV = """
+import gymnasium, numpy as np
+class Nan(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+    def step(self, action):
+        return np.zeros(2, np.float32), float("nan"), False, False, {}
+gymnasium.register("Nan-v0", lambda **k: Nan(), max_episode_steps=3)
+"""
+
+
 @pytest.mark.parametrize(("fault", "said"), [("raise", "RuntimeError: planned fault"), ("die", "SIGKILL"), ("hang", "hung")])
 def test_a_worker_that_fails_is_named_with_its_task_phase_and_cause(fault: str, said: str, capsys, tmp_path: Path) -> None:
     arguments = [*TOY, f"env.fault={{kind: {fault}, phase: step, episode: 3}}", "sim.workers=2", "sim.timeout=3", f"output={tmp_path}"]

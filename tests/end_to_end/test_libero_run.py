@@ -11,7 +11,7 @@ from tests.end_to_end.runs import assert_equal_to_the_bit, episodes, trained
 
 SMALL = [
     "env=libero", "policy=openvla_oft", "algorithm=ppo", "env.horizon=24", "iterations=2", "groups=4", "algorithm.learner.epochs=1",
-    "algorithm.learner.minibatch=6", "evaluation.before=false", "evaluation.episodes=2", "checkpoints.every=1", "scheduler.learn_threads=1",
+    "algorithm.learner.minibatch=6", "algorithm.learner.schedule=constant", "evaluation.before=false", "evaluation.episodes=2", "checkpoints.every=1", "scheduler.learn_threads=1",
 ]  # fmt: skip
 
 

@@ -58,7 +58,7 @@ class Algorithm(ABC):
     ):
         if group_size < 1:
             raise ValueError(f"algorithm.group_size: found {group_size}, wanted at least 1 episode per initial state")
-        if kl_coef < 0 or entropy_coef < 0:
+        if not (kl_coef >= 0 and entropy_coef >= 0):
             raise ValueError(f"algorithm: found kl_coef={kl_coef}, entropy_coef={entropy_coef}, wanted neither below 0")
         self.group_size = group_size
         self.level = one_of("level", level, losses.LEVELS)
