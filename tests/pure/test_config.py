@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from omegaconf import OmegaConf
 
-from embodied.config import ConfigError, choices_of, compose, reopened
+from embodied.config import ConfigError, choices_of, compose, refuse_unused, reopened
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,23 @@ def test_every_choice_composes_and_comes_back_from_its_file_as_it_was(env: str, 
     assert OmegaConf.to_container(reopened(tmp_path / "config.yaml", [])) == OmegaConf.to_container(config)
 
 
-def test_a_resumed_run_keeps_its_choices() -> None:
-    with pytest.raises(ConfigError):
-        compose(["resume=auto", "checkpoint=somewhere"])
+@pytest.mark.parametrize("argument", ["env=gym", "algorithm.kl_coef=1", "seed=5"])
+def test_a_resumed_run_stays_what_it_is(argument: str, tmp_path) -> None:
+    OmegaConf.save(compose(["env=toy"]), tmp_path / "config.yaml")
+    with pytest.raises(ConfigError, match=argument.split("=")[0]):
+        reopened(tmp_path / "config.yaml", [argument])
+
+
+def test_a_resumed_run_may_go_on_for_longer(tmp_path) -> None:
+    OmegaConf.save(compose(["env=toy"]), tmp_path / "config.yaml")
+    assert reopened(tmp_path / "config.yaml", ["iterations=99"]).iterations == 99
+
+
+def test_a_choice_may_be_a_file_of_ones_own(tmp_path) -> None:
+    (tmp_path / "mine.yaml").write_text("_target_: my_package.MyEnv\nspeed: 1.0\n")
+    assert compose([f"env={tmp_path}/mine.yaml", "env.speed=2"]).env.speed == 2
+
+
+def test_what_a_program_would_not_look_at_is_refused() -> None:
+    with pytest.raises(ConfigError, match="videos=3"):
+        refuse_unused(compose(["videos=3"]), "train", {"videos": "evaluate makes them"})
