@@ -57,7 +57,7 @@ class Checkpoint:
 @dataclass
 class Run:
     seed: int = 0
-    iterations: int = 14  # the last one is followed by a checkpoint
+    iterations: int = 10  # the last one is followed by a checkpoint
     groups: int = 8  # groups an iteration, each of algorithm.group_size episodes
     horizon_share: float = 1.0  # training episodes are cut at this share of the env's step budget; evaluation always has all of it
     init_states: list[int] | None = None  # initial states that training starts from; null = all
