@@ -99,7 +99,6 @@ def prepare_fresh(config: DictConfig, run: Any) -> None:
     start = run.path / "start"
     _call("policy", thunks.thunk(config.policy._fresh_, {"folder": str(start), "instructions": instructions, "statistics": statistics, "seed": config.seed}))
     config.policy.checkpoint = str(start)
-    OmegaConf.save(config, run.config_yaml)
 
 
 def demonstrations(config: DictConfig, spec: EnvSpec) -> list[dict[str, Any]]:

@@ -38,7 +38,7 @@ class RunFolder:
     def create(cls, root: str | Path = "outputs", env_name: str = "env", policy_name: str = "policy", now: datetime | None = None, kind: str = "train") -> RunFolder:
         """Make and lock `root/<date>/<time>-<env>-<policy>/`; a second one within the same second gets `-2`, and so on.
 
-        `now` is local time, read from the clock when None. `kind` ("train", "evaluate", ...) is what `newest` tells runs apart by.
+        `now` is local time, read from the clock when None. `kind` ("train", "evaluate", ...) is what `runs` tells runs apart by.
         """
         now = now or datetime.now()
         day = Path(root) / f"{now:%Y-%m-%d}"
@@ -94,11 +94,6 @@ class RunFolder:
     checkpoints = property(lambda self: self.path / "checkpoints")
     videos = property(lambda self: self.path / "videos")
     tensorboard = property(lambda self: self.path / "tensorboard")
-
-
-def newest(root: str | Path, env_name: str, policy_name: str, kind: str = "train") -> Path | None:
-    """The folder of the latest run of this kind with this env and policy, or None."""
-    return next(iter(runs(root, env_name, policy_name, kind)), None)
 
 
 def runs(root: str | Path, env_name: str, policy_name: str, kind: str = "train") -> list[Path]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embodied.runs.folder import NotARunFolder, RunFolder, RunFolderInUse, newest, to_json, write_json
+from embodied.runs.folder import NotARunFolder, RunFolder, RunFolderInUse, runs, to_json, write_json
 
 NOON = datetime(2026, 11, 29, 12, 0, 0)
 
@@ -23,21 +23,21 @@ def test_the_path_tells_date_time_env_and_policy(tmp_path):
 def test_two_runs_of_one_second_get_two_folders(tmp_path):
     first, second = (RunFolder.create(tmp_path, "toy", "mlp", NOON) for _ in range(2))
     assert first.path != second.path and second.path.name == "12-00-00-toy-mlp-2"
-    assert newest(tmp_path, "toy", "mlp") == second.path
+    assert runs(tmp_path, "toy", "mlp")[0] == second.path
 
 
 def test_a_name_with_a_slash_stays_one_folder(tmp_path):
     assert RunFolder.create(tmp_path, "gym/../ALE/Pong v5", "mlp", NOON).path.parent == tmp_path / "2026-11-29"
 
 
-def test_newest_looks_at_env_policy_and_kind_only_and_passes_over_what_is_no_run(tmp_path):
+def test_runs_looks_at_env_policy_and_kind_only_and_passes_over_what_is_no_run(tmp_path):
     wanted = RunFolder.create(tmp_path, "toy", "mlp", NOON).path
     RunFolder.create(tmp_path, "libero", "mlp", NOON + timedelta(hours=1))
     RunFolder.create(tmp_path, "toy", "mlp", NOON + timedelta(hours=2), kind="evaluate")
     (tmp_path / "2026-11-29" / "23-00-00-toy-mlp").mkdir()
-    assert newest(tmp_path, "toy", "mlp") == wanted
-    assert newest(tmp_path, "toy", "openvla_oft") is None
-    assert newest(tmp_path / "nowhere", "toy", "mlp") is None
+    assert runs(tmp_path, "toy", "mlp")[0] == wanted
+    assert runs(tmp_path, "toy", "openvla_oft") == []
+    assert runs(tmp_path / "nowhere", "toy", "mlp") == []
 
 
 @pytest.mark.parametrize("make, said", [(lambda p: None, "nothing there"), (Path.mkdir, "a folder without run.json"), (Path.touch, "a file, not a folder")])
