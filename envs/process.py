@@ -17,7 +17,6 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from typing import Any, Callable
 
 import gymnasium
