@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
-from typing import Any
+from typing import Any, Mapping
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
@@ -122,6 +123,7 @@ def env_thunk(config: DictConfig, policy_spec: PolicySpec | None, keep_cameras: 
             arguments["cameras"] = list(policy_spec.cameras)
         if "privileged" in accepted:
             arguments["privileged"] = policy_spec.privileged
+    refuse_null("env", accepted, arguments)
     return thunks.thunk(target, arguments)
 
 
@@ -177,9 +179,7 @@ def tasks_and_states(config: DictConfig, spec: EnvSpec) -> tuple[list[int], list
     return list(spec.tasks), states
 
 
-
-
-def _accepted(what: str, target: str) -> set[str]:
+def _accepted(what: str, target: str) -> dict[str, inspect.Parameter]:
     return _call(what, lambda: thunks.parameters(target))
 
 
@@ -189,7 +189,16 @@ def _arguments(node: DictConfig) -> dict[str, Any]:
 
 
 def _construct(what: str, target: str, arguments: dict[str, Any]) -> Any:
+    refuse_null(what, _accepted(what, target), arguments)
     return _call(what, thunks.thunk(target, arguments))
+
+
+def refuse_null(what: str, accepted: Mapping[str, inspect.Parameter], arguments: Mapping[str, Any]) -> None:
+    """Raises ConfigError for a null where the constructor's annotation has no None."""
+    for key, value in arguments.items():
+        wanted = str(accepted[key].annotation) if key in accepted and accepted[key].annotation is not inspect.Parameter.empty else "Any"
+        if value is None and "None" not in wanted and "Any" not in wanted and "Optional" not in wanted:
+            raise ConfigError(f"{what}.{key}: found null, wanted {wanted}")
 
 
 def _call(what: str, make: Any) -> Any:

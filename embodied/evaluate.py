@@ -5,6 +5,11 @@
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while the libraries below are still imported ends the program without a traceback
+
 import sys
 import time
 from contextlib import ExitStack, closing
@@ -40,10 +45,12 @@ def evaluate(arguments: Sequence[str]) -> None:
         stack.enter_context(parts)
         episodes = stack.enter_context(closing(EpisodeLog(run.path)))
         progress = stack.enter_context(Progress(1))
-        rate, wall, steps = programs.evaluation(config, parts, episodes, progress, "evaluate", 0, watch and watch(run))
+        found = programs.evaluation(config, parts, episodes, progress, "evaluate", 0, watch and watch(run))
         suites = table(episodes.rows())
-        summary = {"success": rate.as_dict(), "suites": [suite.as_dict() for suite in suites], "protocol": parts.protocol, "checkpoint": weights and str(weights)}
-        write_json(run.summary_json, summary | {"wall_s": time.perf_counter() - begun, "env_steps_per_s": steps / wall})
+        summary = {"success": found.rate.as_dict(), "suites": [suite.as_dict() for suite in suites], "protocol": parts.protocol, "checkpoint": weights and str(weights)}
+        write_json(run.timeline_json, found.timeline.perfetto())
+        time_by_stage = {"env_steps_per_s": found.steps / found.timeline.wall, "time_by_stage": found.timeline.busy()}
+        write_json(run.summary_json, summary | {"wall_s": time.perf_counter() - begun} | time_by_stage)
     for suite in suites:
         print(suite)
     print("protocol: " + ", ".join(f"{key}={value}" for key, value in parts.protocol.items()))

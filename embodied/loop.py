@@ -6,7 +6,6 @@ A checkpoint holds the state between two rounds, so a run that was cut and resum
 from __future__ import annotations
 
 import signal
-import time
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -25,6 +24,7 @@ from scheduler.backends.local_backend import LocalBackend
 from scheduler.planning.plan import Plan
 from scheduler.running.execute import RoundResult, Stopped, execute
 from scheduler.running.flow import Flow, flow_of
+from scheduler.timeline import Timeline
 
 
 @dataclass
@@ -34,6 +34,13 @@ class Logs:
     episodes: EpisodeLog
     suite: str
     progress: Progress
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    rate: Rate
+    steps: int  # env steps of all episodes
+    timeline: Timeline
 
 
 class Interrupt:
@@ -60,7 +67,7 @@ class Interrupt:
 def train(flow: Flow, backend: LocalBackend, learn: LearnStage, logs: Logs, first: int, iterations: int, every: int, keep: int) -> None:
     """Rounds `first` to `iterations` - 1. Raises Stopped after writing a checkpoint."""
     saved = first
-    logs.progress.begin()
+    logs.progress.begin(first)
     with Interrupt() as interrupt:
         try:
             for result in execute(flow, backend, first, iterations, stop=lambda: interrupt.requested):
@@ -76,8 +83,8 @@ def train(flow: Flow, backend: LocalBackend, learn: LearnStage, logs: Logs, firs
 
 
 def evaluate(env: Any, policy: Any, plan: Plan, ledger: EvaluationLedger, *, seed: int, greedy: bool, rows: int, log: Callable[[dict], Any],
-             progress: Progress, phase: str, suite: str, iteration: int = 0, on_episode: Callable[[Attempt], None] | None = None) -> tuple[Rate, float, int]:  # fmt: skip
-    """Every episode of the ledger once; each is given to `log` as a row as it ends. Returns (rate with interval, wall seconds, env steps)."""
+             progress: Progress, phase: str, suite: str, iteration: int = 0, on_episode: Callable[[Attempt], None] | None = None) -> Evaluated:  # fmt: skip
+    """Every episode of the ledger once; each is given to `log` as a row as it ends."""
     episodes, ended = ledger.round(0), []
 
     def finish(trajectory: Trajectory) -> dict[str, Any]:
@@ -91,11 +98,9 @@ def evaluate(env: Any, policy: Any, plan: Plan, ledger: EvaluationLedger, *, see
     sim = SimStage(env, lambda number: episodes, plan.groups, policy.spec.chunk, on_episode=on_episode, finish=finish)
     act = ActStage(policy, tokens, seed, "evaluate", greedy, rows, plan.threads["act"])
     flow = flow_of(graphs.evaluation(), plan.groups, {}, {})
-    begun = time.perf_counter()
     with Interrupt() as interrupt:
-        for _ in execute(flow, LocalBackend({"sim": sim, "act": act}), 0, 1, stop=lambda: interrupt.requested):
-            pass
-    return rate(sum(row["success"] for row in ended), len(ended)), time.perf_counter() - begun, sum(row["steps"] for row in ended)
+        (result,) = execute(flow, LocalBackend({"sim": sim, "act": act}), 0, 1, stop=lambda: interrupt.requested)
+    return Evaluated(rate(sum(row["success"] for row in ended), len(ended)), sum(row["steps"] for row in ended), result.timeline)
 
 
 def log_round(result: RoundResult, logs: Logs) -> None:

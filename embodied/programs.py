@@ -5,9 +5,11 @@ Exit codes: 0 done, 1 refused or failed with a message, 130 stopped by the user.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
+import signal
 import sys
 from contextlib import contextmanager
 from functools import partial
@@ -41,6 +43,8 @@ from scheduler.running.flow import flow_of
 
 def guarded(program: Callable[[], None], hint: str = "") -> int:
     """Runs a program; what a user can mend ends in its message, not a traceback (M2FLOW_DEBUG=1 shows both). hint: said after a stop."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         program()
         return 0
@@ -59,7 +63,7 @@ def run_config(arguments: Sequence[str]) -> tuple[DictConfig, Path | None]:
     asked = configuration.value_of(arguments, "resume")
     if asked not in (None, "auto"):
         RunFolder.open(asked)
-        return configuration.reopened(Path(asked) / "config.yaml", arguments), Path(asked)
+        return _reopened(Path(asked), arguments), Path(asked)
     config = configuration.compose(arguments)
     if asked is None:
         return config, None
@@ -67,9 +71,19 @@ def run_config(arguments: Sequence[str]) -> tuple[DictConfig, Path | None]:
     for path in folder.runs(config.output, *names):
         saved = path / "config.yaml"
         if saved.is_file() and not configuration.differences(OmegaConf.load(saved), config):
-            return configuration.reopened(saved, arguments), path
+            return _reopened(path, arguments), path
     print(f"resume=auto: found no run like this one in {config.output}; starting one")
     return config, None
+
+
+def _reopened(path: Path, arguments: Sequence[str]) -> DictConfig:
+    """The run's config; says so where another number of iterations changes what the rest of it does."""
+    config = configuration.reopened(path / "config.yaml", arguments)
+    planned, schedule = OmegaConf.load(path / "config.yaml").iterations, OmegaConf.select(config, "algorithm.learner.schedule")
+    if planned != config.iterations and schedule not in (None, "constant"):
+        print(f"iterations={config.iterations}: the run was begun for {planned}, and its {schedule} learning rate now spans {config.iterations}; "
+              "the result is not that of an unbroken run of either length")  # fmt: skip
+    return config
 
 
 @contextmanager
@@ -135,7 +149,7 @@ class Parts:
 class Training:
     """The flow and the stages of a training run."""
 
-    def __init__(self, config: DictConfig, parts: Parts) -> None:
+    def __init__(self, config: DictConfig, parts: Parts, progress: Progress) -> None:
         algorithm, settings, threads = parts.algorithm, dict(parts.learner), config.scheduler.learn_threads or parts.plan.threads["learn"]
         per_round = settings.pop("rows_per_iteration", None)
         self.stages: dict[str, Any] = {}
@@ -145,7 +159,7 @@ class Training:
             self.stages["read"] = ReadStage(rows, per_round, config.seed)
             graph, groups = graphs.imitation(), 1
         else:
-            self.stages |= self._rollout(config, parts)
+            self.stages |= self._rollout(config, parts, progress)
             graph, groups = graphs.reinforcement(), parts.plan.groups
         self.flow = flow_of(graph, groups, parts.plan.granules, parts.plan.devices)
         self.learn = self.stages["learn"] = _learner(parts, settings, config, threads)
@@ -163,14 +177,25 @@ class Training:
         return done
 
     @staticmethod
-    def _rollout(config: DictConfig, parts: Parts) -> dict[str, Any]:
+    def _rollout(config: DictConfig, parts: Parts, progress: Progress) -> dict[str, Any]:
         spec = parts.policy.spec
         ledger = TrainingLedger(config.seed, parts.tasks, parts.states, config.groups, parts.algorithm.group_size)
         prepare = parts.policy.prepare if parts.algorithm.needs_values else None
         horizon = None if parts.spec.horizon is None else max(1, round(parts.spec.horizon * config.horizon_share))
-        sim = SimStage(parts.env, ledger.round, parts.plan.groups, spec.chunk, prepare, horizon=horizon)
+        sim = SimStage(parts.env, ledger.round, parts.plan.groups, spec.chunk, prepare, horizon=horizon, finish=_counting(progress, config.groups * parts.algorithm.group_size))
         act = ActStage(parts.policy, spec.chunk * spec.action_dims, config.seed, "train", False, config.scheduler.act_rows, parts.plan.threads["act"])
         return {"sim": sim, "act": act}
+
+
+def _counting(progress: Progress, per_round: int) -> Callable[[Any], Any]:
+    """Shows how many of a round's episodes are played as each one ends."""
+    ended = itertools.count(1)
+
+    def finish(trajectory: Any) -> Any:
+        progress.within("playing:", (next(ended) - 1) % per_round + 1, per_round)
+        return trajectory
+
+    return finish
 
 
 def _learner(parts: Parts, settings: dict[str, Any], config: DictConfig, threads: int) -> LearnStage:
@@ -181,23 +206,22 @@ def _learner(parts: Parts, settings: dict[str, Any], config: DictConfig, threads
 
 
 @contextmanager
-def logs(config: DictConfig, run: RunFolder, parts: Parts, first: int) -> Iterator[loop.Logs]:
+def logs(config: DictConfig, run: RunFolder, parts: Parts, first: int, progress: Progress) -> Iterator[loop.Logs]:
     """The run's logs, cut back to iteration `first` when it is resumed."""
     at = first if run.metrics_jsonl.exists() else None
     metrics, episodes = MetricsLog(run.path, resume_at=at), EpisodeLog(run.path, resume_at=at if run.episodes_jsonl.exists() else None)
     OmegaConf.save(config, run.config_yaml)
     parts.plan.save(run.plan_json)
     print(f"plan: {parts.plan.mode}: {parts.plan.reason}\nrun: {run}", flush=True)
-    with Progress(config.iterations, first) as progress:
-        try:
-            yield loop.Logs(run, metrics, episodes, parts.spec.name, progress)
-        finally:
-            metrics.close()
-            episodes.close()
+    try:
+        yield loop.Logs(run, metrics, episodes, parts.spec.name, progress)
+    finally:
+        metrics.close()
+        episodes.close()
 
 
-def evaluation(config: DictConfig, parts: Parts, episodes: EpisodeLog, progress: Progress, phase: str, iteration: int, on_episode: Any = None) -> tuple[Rate, float, int]:
-    """(rate, wall seconds, env steps) over config.evaluation.episodes; rows of an earlier try at the same phase are replaced."""
+def evaluation(config: DictConfig, parts: Parts, episodes: EpisodeLog, progress: Progress, phase: str, iteration: int, on_episode: Any = None) -> loop.Evaluated:
+    """config.evaluation.episodes of them; rows of an earlier try at the same phase are replaced."""
     episodes.forget(phase)
     states = None if parts.spec.init_states is None else range(parts.spec.init_states)
     ledger = EvaluationLedger(config.seed, parts.tasks, states, config.evaluation.episodes)
@@ -205,7 +229,7 @@ def evaluation(config: DictConfig, parts: Parts, episodes: EpisodeLog, progress:
         parts.env, parts.policy, parts.plan, ledger, seed=config.seed, greedy=config.evaluation.greedy, rows=config.scheduler.act_rows,
         log=episodes.write, progress=progress, phase=phase, suite=parts.spec.name, iteration=iteration, on_episode=on_episode,
     )
-    progress.note(f"success {phase}: {found[0]}  ({found[1]:.0f} s)")
+    progress.note(f"success {phase}: {found.rate}  ({found.timeline.wall:.0f} s)")
     return found
 
 

@@ -18,6 +18,8 @@ def thunk(target: str, arguments: dict[str, Any]) -> Callable[[], Any]:
     return functools.partial(construct, target, **arguments)
 
 
-def parameters(target: str) -> set[str]:
-    """The names that the constructor at `target` takes."""
-    return set(inspect.signature(pkgutil.resolve_name(target)).parameters)
+def parameters(target: str) -> dict[str, inspect.Parameter]:
+    """What the constructor at `target` takes, by name; a class that hands **keywords on to its bases takes theirs as well."""
+    found = pkgutil.resolve_name(target)
+    sources = [found] if not inspect.isclass(found) else [cls.__init__ for cls in reversed(found.__mro__) if "__init__" in vars(cls) and cls is not object]
+    return {name: parameter for source in sources for name, parameter in inspect.signature(source).parameters.items() if name != "self"}

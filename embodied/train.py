@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while the libraries below are still imported ends the program without a traceback
+
 import sys
 import time
 from contextlib import ExitStack
@@ -10,6 +15,7 @@ from typing import Sequence
 from embodied import loop, programs
 from embodied.config import refuse_unused
 from embodied.runs.folder import write_json
+from embodied.runs.progress import Progress
 
 UNUSED = {
     "checkpoint": "to start from other weights set policy.checkpoint=FOLDER, to go on with a run resume=RUN_DIR",
@@ -29,16 +35,17 @@ def train(arguments: Sequence[str]) -> None:
     with ExitStack() as stack:
         run = stack.enter_context(programs.run_folder(config, path))
         parts = stack.enter_context(programs.Parts(config, run))
-        training = programs.Training(config, parts)
+        progress = stack.enter_context(Progress(config.iterations))
+        training = programs.Training(config, parts, progress)
         first = training.resume(run)
-        logs = stack.enter_context(programs.logs(config, run, parts, first))
+        logs = stack.enter_context(programs.logs(config, run, parts, first, progress))
         success = {}
         if config.evaluation.before and first == 0:
-            success["success_before"] = programs.evaluation(config, parts, logs.episodes, logs.progress, "before", 0)[0]
+            success["success_before"] = programs.evaluation(config, parts, logs.episodes, progress, "before", 0).rate
         loop.train(training.flow, training.backend, training.learn, logs, first, config.iterations, config.checkpoints.every, config.checkpoints.keep)
         if config.evaluation.after:
             done = max(first, config.iterations)
-            success["success_after"] = programs.evaluation(config, parts, logs.episodes, logs.progress, "after", done)[0]
+            success["success_after"] = programs.evaluation(config, parts, logs.episodes, progress, "after", done).rate
         if "success_before" not in success:
             success |= programs.earlier_success(run)
         summary = {name: rate.as_dict() for name, rate in success.items()} | programs.totals(run)

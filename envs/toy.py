@@ -101,6 +101,8 @@ class ToyEnv(gymnasium.Env):
         if goal > horizon or min(goal, choices) < 1 or size < 4 * COUNT_BITS or size < choices:
             found = f"horizon={horizon}, goal={goal}, choices={choices}, size={size}"
             raise ValueError(f"found {found}; wanted 1 <= goal <= horizon, choices >= 1, size >= {4 * COUNT_BITS} and >= choices")
+        if any(not isinstance(task, int) or task < 0 for task in tasks) or init_states is not None and init_states < 1:
+            raise ValueError(f"found tasks={list(tasks)}, init_states={init_states}; wanted tasks of at least 0, init_states of at least 1, or null to draw them by seed")
         self._goal, self._horizon, self._choices, self._drift = goal, horizon, choices, drift
         self._dense = _one_of("reward", reward, ("sparse", "dense")) == "dense"
         self._size, self._privileged, self._step_seconds = size, privileged, step_seconds

@@ -6,7 +6,6 @@ a function of `seed` alone; building one leaves torch's global random state as i
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict
 from pathlib import Path
@@ -52,6 +51,8 @@ class MLP(nn.Module):
         super().__init__()
         if env_spec.state < 1:
             raise ValueError(f"policy=mlp on env {env_spec.name}: found no state vector, wanted one; choose a policy that reads pictures")
+        if any(not isinstance(width, int) or width < 1 for width in hidden) or chunk < 1:
+            raise ValueError(f"policy: found hidden={list(hidden)}, chunk={chunk}, wanted whole numbers of at least 1")
         if not temperature > 0:
             raise ValueError(f"policy.temperature: found {temperature}, wanted above 0; for greedy actions give no noise")
         if checkpoint is not None:
@@ -194,7 +195,7 @@ def _read(folder: str | Path, env_spec: EnvSpec | None) -> dict[str, Any]:
     absent = [name for name in (loading.CONFIG, loading.WEIGHTS) if not Path(folder, name).is_file()]
     if absent:
         raise FileNotFoundError(f"{folder}: found no {' and no '.join(absent)}, wanted a folder written by MLP.save_pretrained")
-    settings = json.loads(Path(folder, loading.CONFIG).read_text())
+    settings = loading.read_json(Path(folder, loading.CONFIG))
     kind = settings.get("model_type")
     if kind != MODEL_TYPE:
         raise ValueError(f"{folder}/{loading.CONFIG}: found model_type={kind!r}, wanted {MODEL_TYPE!r}; choose the policy that wrote this folder")

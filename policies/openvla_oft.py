@@ -59,7 +59,9 @@ class OpenVLAOFT(nn.Module):
         Raises CheckpointError (a ValueError) naming every missing file, or every missing, extra or misshapen tensor; KeyError for unnorm_key.
         """
         folder = loading.read_folder(checkpoint)
-        config = folder.config if prompt_length is None else {**folder.config, PROMPT_LENGTH_KEY: prompt_length}
+        config = folder.config
+        if prompt_length is not None:
+            config[PROMPT_LENGTH_KEY] = prompt_length
         prompts = Prompts.from_folder(folder.path, vocabulary_of(config), config.get(PROMPT_LENGTH_KEY))
         with torch.device("meta"):
             policy = cls(config, ActionCodec(folder.statistics, unnorm_key), ImagePath.from_config(folder.preprocessor), prompts,

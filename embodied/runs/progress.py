@@ -43,13 +43,13 @@ TENTHS = 10
 
 
 class Progress:
-    """Counts from `done` (iterations that an earlier process did) to `total`; time left is the mean of this process's iterations."""
+    """Counts to `total` iterations; time left is the mean of this process's iterations. pause: seconds between two lines of `within` where lines stay."""
 
-    def __init__(self, total: int, done: int = 0, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
-        self._total, self._done = total, done
+    def __init__(self, total: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic, pause: float = 10.0):
+        self._total, self._done, self._pause = total, 0, pause
         self._stream = stream or sys.stdout
         self._clock = clock
-        self._started = clock()
+        self._started = self._said = clock()
         self._live = None
         if self._stream.isatty():
             from rich.console import Console
@@ -66,9 +66,13 @@ class Progress:
         left = (self._clock() - self._started) / ran * (self._total - iteration) if ran > 0 else None
         text = line(iteration, self._total, success, env_steps_per_s, seconds, bottleneck, left)
         if self._live is None:
-            print(text, file=self._stream, flush=True)
+            self._print(text)
         else:
             self._show(text)
+
+    def _print(self, text: str) -> None:
+        self._said = self._clock()
+        print(text, file=self._stream, flush=True)
 
     def _show(self, text: str) -> None:
         from rich.text import Text
@@ -77,24 +81,24 @@ class Progress:
             self._live.start()
         self._live.update(Text(text), refresh=True)
 
-    def begin(self) -> None:
-        """Iterations start here: time left counts from now."""
-        self._started = self._clock()
+    def begin(self, done: int = 0) -> None:
+        """Iterations start here, after `done` that an earlier process did: time left counts from now."""
+        self._done, self._started = done, self._clock()
 
     def within(self, what: str, done: int, total: int) -> None:
-        """How far a longer part is (`what` 20/64 episodes): every step on a terminal, every tenth of the way elsewhere."""
+        """How far a longer part is (`what` 20/64 episodes): every step on a terminal; elsewhere every tenth of the way, when the last line is long enough ago."""
         text = f"{what} {done}/{total} episodes"
         if self._live is not None:
             self._show(text)
-        elif done * TENTHS // total > (done - 1) * TENTHS // total and done < total:
-            print(text, file=self._stream, flush=True)
+        elif done * TENTHS // total > (done - 1) * TENTHS // total and done < total and self._clock() - self._said >= self._pause:
+            self._print(text)
 
     def note(self, text: str) -> None:
         """A line of its own that stays, above the progress line."""
         if self._live is not None and self._live.is_started:
             self._live.console.print(text, markup=False, highlight=False)
         else:
-            print(text, file=self._stream, flush=True)
+            self._print(text)
 
     def close(self) -> None:
         if self._live is not None and self._live.is_started:

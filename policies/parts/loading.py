@@ -41,9 +41,9 @@ def read_folder(path: str | Path) -> Folder:
     if not path.is_dir():
         raise CheckpointError(f"found no folder {path}, wanted a checkpoint folder with {CONFIG}, {WEIGHTS}, {STATISTICS} and {PREPROCESSOR}")
     missing = [name for name in (CONFIG, PREPROCESSOR) if not (path / name).is_file()]
-    config = _json(path / CONFIG) if CONFIG not in missing else {}
+    config = read_json(path / CONFIG) if CONFIG not in missing else {}
     if (path / STATISTICS).is_file():
-        statistics = _json(path / STATISTICS)
+        statistics = read_json(path / STATISTICS)
     else:
         statistics = config.get("norm_stats") or {}
         missing += [] if statistics else [STATISTICS]
@@ -51,12 +51,24 @@ def read_folder(path: str | Path) -> Folder:
     missing += lost
     if missing:
         raise CheckpointError(f"{path}: missing {', '.join(missing)}; found {', '.join(sorted(file.name for file in path.iterdir())) or 'nothing'}. Copy the whole checkpoint folder")
-    return Folder(path, config, statistics, _json(path / PREPROCESSOR), weights)
+    return Folder(path, config, statistics, read_json(path / PREPROCESSOR), weights)
 
 
-def _json(file: Path) -> dict:
+class _Object(dict):
+    """A json object that says which file lacks a key."""
+
+    def __init__(self, values: dict, file: Path):
+        super().__init__(values)
+        self._file = file
+
+    def __missing__(self, key: str) -> None:
+        raise CheckpointError(f"{self._file}: found no {key!r}, wanted it (beside {', '.join(map(repr, self)) or 'nothing'}); copy the whole checkpoint folder again")
+
+
+def read_json(file: Path) -> dict:
+    """The json object in a file; a key it lacks is an error that names file and key, also deeper down. Raises CheckpointError."""
     try:
-        return json.loads(file.read_text())
+        return json.loads(file.read_text(), object_hook=lambda values: _Object(values, file))
     except ValueError as error:
         raise CheckpointError(f"{file} is not json ({error}); copy the whole checkpoint folder again") from error
 
@@ -70,7 +82,7 @@ def _opened(file: Path):
 
 def _weight_files(path: Path) -> tuple[tuple[Path, ...], list[str]]:
     if (path / INDEX).is_file():
-        names = sorted(set(_json(path / INDEX)["weight_map"].values()))
+        names = sorted(set(read_json(path / INDEX)["weight_map"].values()))
     else:
         names = [WEIGHTS]
     return tuple(path / name for name in names), [name for name in names if not (path / name).is_file()]

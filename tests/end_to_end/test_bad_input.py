@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from embodied import evaluate, train
-from tests.end_to_end.runs import TOY
+from tests.end_to_end.runs import TOY, run
 
 
 def refused(capsys, arguments: list[str], program=train) -> str:
@@ -56,13 +56,26 @@ def test_an_env_without_an_expert_is_refused(capsys, tmp_path: Path) -> None:
         "algorithm.learner.minibatch=0", "algorithm.learner.epochs=0", "algorithm.learner.lr=-1", "algorithm.learner.warmup_updates=-5",
         "algorithm.learner.schedule=foo", "algorithm.learner={lrr: 1}", "scheduler.groups=-2", "scheduler.groups=0", "sim.timeout=nan",
         "algorithm.learner.lr=inf", "device=foo", "env.tasks=[]", "checkpoint=/nonexistent", "record=demos", "videos=3", "data=/nonexistent",
-        "env._target_=nope.X", "seed=1,2",
+        "env._target_=nope.X", "seed=1,2", "algorithm.clip_low=-1", "algorithm.group_size=null",
+        "algorithm.negative_scale=-1", "algorithm.clip_low=null", "env.horizon=null", "env.tasks=[-1]", "policy.hidden=[0]", "policy.chunk=null",
     ],
 )  # fmt: skip
 def test_what_cannot_be_or_would_do_nothing_is_refused_by_its_key(argument: str, capsys, tmp_path: Path) -> None:
     key = argument.split("=")[0].split(".")[-1].strip("_")
     assert key in refused(capsys, [*TOY, argument, f"output={tmp_path}"]) or key in ("target",)
     assert not list(tmp_path.glob("*/*/run.json"))
+
+
+def test_a_filter_that_no_group_could_pass_is_refused(capsys, tmp_path: Path) -> None:
+    assert "lower=1" in refused(capsys, [*TOY, "algorithm.lower=1", "algorithm.upper=0", f"output={tmp_path}"])
+
+
+def test_a_checkpoint_whose_config_lacks_a_key_is_named_with_file_and_key(capsys, tmp_path: Path) -> None:
+    folder = run(tmp_path, "iterations=1", "evaluation.after=false") / "checkpoints" / "step_1" / "policy"
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"hidden"', '"hiden"'))
+    message = refused(capsys, ["env=toy", "policy=mlp", f"checkpoint={folder}", f"output={tmp_path}"], evaluate)
+    assert str(config) in message and "'hidden'" in message
 
 
 def test_a_kl_term_on_a_policy_of_densities_is_refused(capsys, tmp_path: Path) -> None:

@@ -51,6 +51,16 @@ def test_ctrl_c_writes_a_checkpoint_ends_the_workers_and_exits_130(tmp_path: Pat
     assert_equal_to_the_bit(trained(folder, done + 1), trained(unbroken, done + 1))
 
 
+def test_ctrl_c_while_libraries_are_imported_ends_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("print('importing', flush=True)\ninput()\n")  # stands for any slow import
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    process = subprocess.Popen([sys.executable, "-m", "embodied.train"], cwd=tmp_path, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT and rest == ""
+
+
 def _alive(pid: int) -> bool:
     """False for a zombie too: it holds nothing any more."""
     try:

@@ -40,6 +40,12 @@ def test_a_run_is_resumed_by_its_path_alone(finished: Path) -> None:
     assert trained(finished, 2)
 
 
+def test_another_number_of_iterations_under_a_schedule_is_said(tmp_path: Path, capsys) -> None:
+    folder = run(tmp_path, "iterations=1", "evaluation.after=false", "algorithm.learner.schedule=cosine")
+    assert train.main([f"resume={folder}", "iterations=2"]) == 0
+    assert "begun for 1, and its cosine learning rate now spans 2" in capsys.readouterr().out
+
+
 def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_again(finished: Path, capsys) -> None:
     (finished / "checkpoints" / "step_1" / "state.json").write_text("{}")
     before = (finished / "metrics.jsonl").read_text()

@@ -163,8 +163,8 @@ def test_imitation_is_the_mean_negative_log_prob_of_the_valid_labels():
         (lambda: GRPO(level="tokens"), "token, action, chunk"),
         (lambda: GRPO(aggregation="mean"), "token_mean, sequence_mean"),
         (lambda: GRPO(scale="std"), "group, batch, none"),
-        (lambda: PPO(gamma=1.5), r"both in \[0, 1\]"),
-        (lambda: PPO(kl_coef=-1.0), "below 0"),
+        (lambda: PPO(gamma=1.5), "at least 0 and at most 1"),
+        (lambda: PPO(kl_coef=-1.0), "at least 0"),
         (lambda: REINFORCE(group_size=1), "baseline=mean"),
     ],
 )

@@ -147,12 +147,25 @@ def test_the_progress_line_says_what_is_asked_of_it():
 
 
 def test_where_there_is_no_terminal_each_update_is_one_line_and_time_left_is_of_this_process():
-    now = iter([100.0, 110.0, 130.0])
+    now = [0.0]
     out = io.StringIO()
-    with Progress(10, done=4, stream=out, clock=lambda: next(now)) as progress:
+    with Progress(10, stream=out, clock=lambda: now[0]) as progress:
+        now[0] = 100.0
+        progress.begin(4)
+        now[0] = 110.0
         progress.update(5, seconds={"sim": 1.0, "learn": 2.0})  # 10 s for 1 iteration, 5 to go
+        now[0] = 130.0
         progress.update(6)  # 30 s for 2, 4 to go
     assert out.getvalue().splitlines() == ["5/10  sim 1.0s learn 2.0s  bottleneck learn  50s left", "6/10  1m 00s left"]
+
+
+def test_within_an_iteration_a_line_stays_at_every_tenth_and_not_more_often_than_the_pause():
+    now, out = [0.0], io.StringIO()
+    with Progress(1, stream=out, clock=lambda: now[0], pause=10.0) as progress:
+        for done in range(1, 21):
+            now[0] += 2.5
+            progress.within("playing:", done, 20)  # tenths at 2, 4, 6, ... = 5, 10, 15, ... seconds
+    assert out.getvalue().splitlines() == [f"playing: {done}/20 episodes" for done in (4, 8, 12, 16)]
 
 
 def test_a_video_has_every_frame_and_its_own_size(tmp_path):

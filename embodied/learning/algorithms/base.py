@@ -6,6 +6,7 @@ gradient of an update does not depend on how its rows were cut.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, Sequence
@@ -34,6 +35,14 @@ def one_of(name: str, value: str, allowed: Sequence[str]) -> str:
     return value
 
 
+def in_range(name: str, value: float, low: float = float("-inf"), high: float = float("inf"), above: bool = False) -> float:
+    """The value when it is from `low` (above: beyond it) to `high`; else ValueError that says so."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (low < value if above else low <= value) or not value <= high:
+        bounds = [f"{'above' if above else 'at least'} {low:g}"] * math.isfinite(low) + [f"at most {high:g}"] * math.isfinite(high)
+        raise ValueError(f"algorithm.{name}: found {value}, wanted {' and '.join(bounds) or 'a number'}")
+    return value
+
+
 class Algorithm(ABC):
     """Base of all algorithms; subclasses say how advantages are made and what a token's loss is.
 
@@ -56,15 +65,11 @@ class Algorithm(ABC):
         kl_coef: float = 0.0,
         action_dims: int = 1,
     ):
-        if group_size < 1:
-            raise ValueError(f"algorithm.group_size: found {group_size}, wanted at least 1 episode per initial state")
-        if not (kl_coef >= 0 and entropy_coef >= 0):
-            raise ValueError(f"algorithm: found kl_coef={kl_coef}, entropy_coef={entropy_coef}, wanted neither below 0")
-        self.group_size = group_size
+        self.group_size = in_range("group_size", group_size, 1)
         self.level = one_of("level", level, losses.LEVELS)
         self.aggregation = one_of("aggregation", aggregation, AGGREGATIONS)
-        self.entropy_coef = float(entropy_coef)
-        self.kl_coef = float(kl_coef)
+        self.entropy_coef = float(in_range("entropy_coef", entropy_coef, 0))
+        self.kl_coef = float(in_range("kl_coef", kl_coef, 0))
         self.action_dims = action_dims
 
     @property

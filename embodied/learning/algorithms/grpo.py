@@ -12,7 +12,7 @@ import torch
 
 from embodied.learning import losses
 from embodied.learning.advantages import group_relative, judge_groups
-from embodied.learning.algorithms.base import Algorithm, Estimate, one_of
+from embodied.learning.algorithms.base import Algorithm, Estimate, in_range, one_of
 from embodied.learning.data import Batch, Loss, Trajectory
 
 
@@ -40,13 +40,13 @@ class GRPO(Algorithm):
         super().__init__(group_size=group_size, **shared)
         if group_size < 2:
             raise ValueError(f"algorithm.group_size: found {group_size}, wanted at least 2: a group of one has no one to be compared with")
-        if not 0 < gamma <= 1:
-            raise ValueError(f"algorithm.gamma: found {gamma}, wanted above 0 and at most 1")
-        self.gamma = gamma
+        self.gamma = in_range("gamma", gamma, 0, 1, above=True)
         self.scale = one_of("scale", scale, ("group", "batch", "none"))
+        if lower is not None and upper is not None and lower > upper:
+            raise ValueError(f"algorithm: found lower={lower} above upper={upper}: no group could pass; exchange them, or leave one null")
         self.lower, self.upper = lower, upper
-        self.negative_scale = negative_scale
-        self.clip_low, self.clip_high = clip_low, clip_high
+        self.negative_scale = in_range("negative_scale", negative_scale, 0)
+        self.clip_low, self.clip_high = in_range("clip_low", clip_low, 0, 1), in_range("clip_high", clip_high, 0)
 
     def advantages(self, trajectories: Sequence[Trajectory], bootstrap: torch.Tensor) -> Estimate:
         returns = torch.stack([(t.rewards * self.gamma ** torch.arange(t.length)).sum() for t in trajectories])

@@ -8,7 +8,7 @@ import torch
 
 from embodied.learning import losses
 from embodied.learning.advantages import gae, normalise
-from embodied.learning.algorithms.base import Algorithm, Estimate
+from embodied.learning.algorithms.base import Algorithm, Estimate, in_range
 from embodied.learning.data import Batch, Loss, Trajectory
 
 
@@ -34,12 +34,11 @@ class PPO(Algorithm):
         **shared: Any,
     ):
         super().__init__(**shared)
-        if not (0 <= gamma <= 1 and 0 <= lam <= 1):
-            raise ValueError(f"algorithm: found gamma={gamma}, lam={lam}, wanted both in [0, 1]")
-        self.gamma, self.lam = gamma, lam
+        self.gamma, self.lam = in_range("gamma", gamma, 0, 1), in_range("lam", lam, 0, 1)
         self.normalise = normalise
-        self.clip_low, self.clip_high = clip_low, clip_high
-        self.value_coef, self.value_clip = value_coef, value_clip
+        self.clip_low, self.clip_high = in_range("clip_low", clip_low, 0, 1), in_range("clip_high", clip_high, 0)
+        self.value_coef = in_range("value_coef", value_coef, 0)
+        self.value_clip = None if value_clip is None else in_range("value_clip", value_clip, 0, above=True)
 
     def advantages(self, trajectories: Sequence[Trajectory], bootstrap: torch.Tensor) -> Estimate:
         for t in trajectories:

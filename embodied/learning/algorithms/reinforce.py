@@ -8,7 +8,7 @@ import torch
 
 from embodied.learning import losses
 from embodied.learning.advantages import judge_groups, leave_one_out, rewards_to_go
-from embodied.learning.algorithms.base import Algorithm, Estimate, one_of
+from embodied.learning.algorithms.base import Algorithm, Estimate, in_range, one_of
 from embodied.learning.data import Batch, Loss, Trajectory
 
 
@@ -25,8 +25,8 @@ class REINFORCE(Algorithm):
         self.baseline = one_of("baseline", baseline, ("leave_one_out", "mean", "none"))
         if baseline == "leave_one_out" and group_size < 2:
             raise ValueError(f"algorithm.group_size: found {group_size}, wanted at least 2 for baseline=leave_one_out, or baseline=mean")
-        self.gamma = gamma
-        self.ratio_cap = ratio_cap
+        self.gamma = in_range("gamma", gamma, 0, 1)
+        self.ratio_cap = in_range("ratio_cap", ratio_cap, 0, above=True)
 
     def advantages(self, trajectories: Sequence[Trajectory], bootstrap: torch.Tensor) -> Estimate:
         returns = torch.stack([t.rewards.sum() for t in trajectories])
