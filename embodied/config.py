@@ -17,6 +17,8 @@ from typing import Any, Sequence
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from scheduler.resources import this_machine
+
 CHOICES = ("env", "policy", "algorithm")
 
 
@@ -26,16 +28,20 @@ class ConfigError(ValueError):
 
 @dataclass
 class Sim:
-    slots: int = 2  # running env instances
-    workers: int = 2  # processes they are spread over; 0 = this process
+    slots: int | None = None  # running env instances; null = one per core
+    workers: int | None = None  # processes they are spread over; 0 = this process, null = one per core and not more than slots
     timeout: float = 120.0  # seconds a worker may take for one reset or one chunk before the run fails, naming it
     start_timeout: float = 600.0  # seconds for building the simulators
 
 
 @dataclass
 class Scheduler:
-    mode: str = "pipelined"  # collocated | pipelined
-    groups: int | None = None  # slot groups in flight when pipelined; null = one per slot
+    mode: str = "auto"  # auto | collocated | disaggregated | hybrid | from_file
+    groups: int | None = None  # slot groups in flight; null = the plan decides
+    file: str | None = None  # the plan.json of from_file
+    profile: str | None = None  # a profile to plan by; null = the saved one of this machine and config, else it is measured
+    drift: float = 0.2  # share by which measured time may leave the prediction ...
+    patience: int = 3  # ... so many iterations in a row, before it is planned again
     act_rows: int = 1  # rows of one forward, fixed so that results do not depend on the number of workers
     learn_threads: int | None = None  # CPU threads of the learner; null = every core
 
@@ -78,7 +84,7 @@ DEFAULT_CHOICES = {"env": "libero", "policy": "openvla_oft", "algorithm": "grpo"
 # name of the number, smallest allowed value
 MINIMA = {
     "iterations": 0, "groups": 1, "sim.slots": 1, "sim.workers": 0, "scheduler.act_rows": 1, "evaluation.episodes": 0,
-    "checkpoints.every": 1, "checkpoints.keep": 1, "videos": 0,
+    "checkpoints.every": 1, "checkpoints.keep": 1, "videos": 0, "scheduler.patience": 1,
 }
 POSITIVE = ("sim.timeout", "sim.start_timeout")
 
@@ -153,7 +159,8 @@ def _parse(argument: str) -> tuple[str, Any]:
         raise ConfigError(f"found {argument!r}: several values at once; a list is written [a,b], and one run has one value")
     if not override.key_or_group:
         raise ConfigError(f"found {argument!r}, wanted key=value")
-    return override.key_or_group, override.value()
+    key, value = override.key_or_group, override.value()
+    return ("scheduler.mode", value) if key == "scheduler" and isinstance(value, str) else (key, value)
 
 
 def _load(group: str, choice: str) -> DictConfig:
@@ -234,13 +241,25 @@ def _check_type(key: str, parent: DictConfig, name: str, value: Any) -> None:
         raise ConfigError(f"{key}: found {value!r}, wanted {wanted} (its default is {before})")
 
 
+def _fill_in(config: DictConfig) -> None:
+    """What null leaves to this machine."""
+    cores = this_machine().cores
+    if config.sim.slots is None:
+        config.sim.slots = max(cores, config.sim.workers or 1)
+    if config.sim.workers is None:
+        config.sim.workers = min(cores, config.sim.slots)
+
+
 def _check(config: DictConfig) -> None:
+    _fill_in(config)
     for key, smallest in MINIMA.items():
         if OmegaConf.select(config, key) < smallest:
             raise ConfigError(f"{key}: found {OmegaConf.select(config, key)}, wanted at least {smallest}")
     for key in POSITIVE:
         if OmegaConf.select(config, key) <= 0:
             raise ConfigError(f"{key}: found {OmegaConf.select(config, key)}, wanted more than 0 seconds")
+    if not config.scheduler.drift > 0:
+        raise ConfigError(f"scheduler.drift: found {config.scheduler.drift}, wanted more than 0 (a share: 0.2 is 20 %)")
     if not 0 < config.horizon_share <= 1:
         raise ConfigError(f"horizon_share: found {config.horizon_share}, wanted more than 0 and at most 1")
     if config.sim.workers > config.sim.slots:

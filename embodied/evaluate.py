@@ -17,7 +17,6 @@ from typing import Any, Callable, Sequence
 
 from omegaconf import DictConfig, OmegaConf
 
-from embodied import programs
 from embodied.config import ConfigError, compose, refuse_unused
 from embodied.runs.demonstrations import demonstration, frames
 from embodied.runs.folder import RunFolder, write_json
@@ -25,6 +24,7 @@ from embodied.runs.metrics import EpisodeLog
 from embodied.runs.progress import Progress
 from embodied.runs.success import table
 from embodied.runs.video import write_mp4
+from embodied.wiring import programs
 from envs.record import DemonstrationWriter
 
 

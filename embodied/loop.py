@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, Protocol
 
 from embodied import graphs
 from embodied.episodes import EvaluationLedger
@@ -21,9 +21,9 @@ from embodied.stages.act import ActStage
 from embodied.stages.learn import LearnStage
 from embodied.stages.sim import Attempt, SimStage
 from scheduler.backends.local_backend import LocalBackend
-from scheduler.planning.plan import Plan
+from scheduler.planning.schedule import Plan
 from scheduler.running.execute import RoundResult, Stopped, execute
-from scheduler.running.flow import Flow, flow_of
+from scheduler.running.flow import Flow
 from scheduler.timeline import Timeline
 
 
@@ -64,21 +64,36 @@ class Interrupt:
         print("\nstopping after the call that runs (Ctrl-C again: at once)", flush=True)
 
 
-def train(flow: Flow, backend: LocalBackend, learn: LearnStage, logs: Logs, first: int, iterations: int, every: int, keep: int) -> None:
-    """Rounds `first` to `iterations` - 1. Raises Stopped after writing a checkpoint."""
-    saved = first
+class Training(Protocol):
+    """What is trained, and how it is laid out."""
+
+    flow: Flow
+    backend: LocalBackend
+    learn: LearnStage
+    planner: Any  # scheduling.Planner
+
+    def use(self, chosen: Plan) -> None: ...
+
+
+def train(training: Training, logs: Logs, first: int, iterations: int, every: int, keep: int) -> None:
+    """Rounds `first` to `iterations` - 1, planned again between two of them when the prediction has drifted. Raises Stopped after writing a checkpoint."""
+    done = saved = first
     logs.progress.begin(first)
     with Interrupt() as interrupt:
         try:
-            for result in execute(flow, backend, first, iterations, stop=lambda: interrupt.requested):
-                done = result.number + 1
-                log_round(result, logs)
-                if done % every == 0 or done == iterations:
-                    save(logs.run, learn, done, keep)
-                    saved = done
+            while done < iterations:
+                for result in execute(training.flow, training.backend, done, iterations, stop=lambda: interrupt.requested):
+                    done = result.number + 1
+                    log_round(result, logs, training.planner)
+                    if done % every == 0 or done == iterations:
+                        save(logs.run, training.learn, done, keep)
+                        saved = done
+                    if training.planner.drifted and done < iterations and not training.flow.lag:
+                        training.use(training.planner.replan())
+                        break  # nothing is in flight; go on with the flow laid out anew
         except Stopped as stopped:
             if stopped.round > saved:
-                save(logs.run, learn, stopped.round, keep)
+                save(logs.run, training.learn, stopped.round, keep)
             raise
 
 
@@ -95,19 +110,19 @@ def evaluate(env: Any, policy: Any, plan: Plan, ledger: EvaluationLedger, *, see
         return row
 
     tokens = policy.spec.chunk * policy.spec.action_dims
-    sim = SimStage(env, lambda number: episodes, plan.groups, policy.spec.chunk, on_episode=on_episode, finish=finish)
+    sim = SimStage(env, lambda number: episodes, plan.slot_groups, policy.spec.chunk, on_episode=on_episode, finish=finish)
     act = ActStage(policy, tokens, seed, "evaluate", greedy, rows, plan.threads["act"])
-    flow = flow_of(graphs.evaluation(), plan.groups, {}, {})
+    flow = plan.flow(graphs.evaluation())
     with Interrupt() as interrupt:
         (result,) = execute(flow, LocalBackend({"sim": sim, "act": act}), 0, 1, stop=lambda: interrupt.requested)
     return Evaluated(rate(sum(row["success"] for row in ended), len(ended)), sum(row["steps"] for row in ended), result.timeline)
 
 
-def log_round(result: RoundResult, logs: Logs) -> None:
+def log_round(result: RoundResult, logs: Logs, planner: Any) -> None:
     """One row of metrics, the rows of the round's episodes, the timeline of the round, the progress line."""
     done, seconds, wall = result.number + 1, result.timeline.busy(), result.timeline.wall
     trajectories = [item.payload for item in result.items if isinstance(item.payload, Trajectory)]
-    row: dict[str, Any] = {"seconds": seconds | {"iteration": wall}, "learn": result.report}
+    row: dict[str, Any] = {"learn": result.report, **planner.compare(result, [trajectory.length for trajectory in trajectories])}
     success, steps_per_s = None, None
     if trajectories:
         for trajectory in trajectories:
@@ -118,7 +133,7 @@ def log_round(result: RoundResult, logs: Logs) -> None:
         row |= {"success": success.as_dict(), "episode_steps": steps / len(trajectories), "env_steps": steps, "env_steps_per_s": steps_per_s}
     logs.metrics.write(done, row)
     write_json(logs.run.timeline_json, result.timeline.perfetto())
-    logs.progress.update(done, success, steps_per_s, seconds, result.timeline.bottleneck())
+    logs.progress.update(done, success, steps_per_s, seconds, result.timeline.bottleneck(), row.get("plan", {}).get("error"))
 
 
 def episode_row(trajectory: Trajectory, phase: str, iteration: int, suite: str) -> dict[str, Any]:

@@ -12,10 +12,12 @@ import time
 from contextlib import ExitStack
 from typing import Sequence
 
-from embodied import loop, programs
+from embodied import loop
 from embodied.config import refuse_unused
 from embodied.runs.folder import write_json
 from embodied.runs.progress import Progress
+from embodied.wiring import programs
+from embodied.wiring.training import Training
 
 UNUSED = {
     "checkpoint": "to start from other weights set policy.checkpoint=FOLDER, to go on with a run resume=RUN_DIR",
@@ -36,13 +38,15 @@ def train(arguments: Sequence[str]) -> None:
         run = stack.enter_context(programs.run_folder(config, path))
         parts = stack.enter_context(programs.Parts(config, run))
         progress = stack.enter_context(Progress(config.iterations))
-        training = programs.Training(config, parts, progress)
+        training = Training(config, parts, progress)
+        chosen = training.lay_out(config, parts, progress)
         first = training.resume(run)
-        logs = stack.enter_context(programs.logs(config, run, parts, first, progress))
+        logs = stack.enter_context(programs.logs(config, run, parts, first, progress, chosen))
         success = {}
         if config.evaluation.before and first == 0:
             success["success_before"] = programs.evaluation(config, parts, logs.episodes, progress, "before", 0).rate
-        loop.train(training.flow, training.backend, training.learn, logs, first, config.iterations, config.checkpoints.every, config.checkpoints.keep)
+        loop.train(training, logs, first, config.iterations, config.checkpoints.every, config.checkpoints.keep)
+        training.keep_profile(config)
         if config.evaluation.after:
             done = max(first, config.iterations)
             success["success_after"] = programs.evaluation(config, parts, logs.episodes, progress, "after", done).rate

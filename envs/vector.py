@@ -115,6 +115,10 @@ class VectorEnv:
                 return []
             patience = min(POLL, left, self._timeout)
 
+    def connections(self) -> list[Any]:
+        """What turns readable when `wait` may have something; none where the envs live in this process."""
+        return [worker.connection for worker in self._workers if worker.connection is not None]
+
     def restart(self, worker: int) -> list[int]:
         """Ends the worker and builds its envs anew; returns its slots, whose episodes are lost (reset them). Raises EnvError."""
         slots = self._workers[worker].slots

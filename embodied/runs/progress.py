@@ -13,8 +13,8 @@ from typing import TextIO
 from .success import Rate
 
 
-def line(iteration: int, total: int, success: Rate | None, env_steps_per_s: float | None, seconds: Mapping[str, float], bottleneck: str | None, seconds_left: float | None) -> str:
-    """The text of one update; parts that are None or empty are left out. `seconds`: stage -> busy seconds of this iteration."""
+def line(iteration: int, total: int, success: Rate | None, env_steps_per_s: float | None, seconds: Mapping[str, float], bottleneck: str | None, seconds_left: float | None, off: float | None = None) -> str:
+    """The text of one update; parts that are None or empty are left out. `seconds`: stage -> busy seconds of this iteration. off: predicted over measured time, less 1."""
     parts = [f"{iteration}/{total}"]
     if success is not None and success.n:
         parts.append(f"success {success}")
@@ -24,6 +24,8 @@ def line(iteration: int, total: int, success: Rate | None, env_steps_per_s: floa
         parts.append(" ".join(f"{stage} {spent:.1f}s" for stage, spent in seconds.items()))
     if bottleneck:
         parts.append(f"bottleneck {bottleneck}")
+    if off is not None:
+        parts.append(f"predicted {100 * off:+.0f} %")
     if seconds_left is not None:
         parts.append(f"{duration(seconds_left)} left")
     return "  ".join(parts)
@@ -57,14 +59,14 @@ class Progress:
 
             self._live = Live(console=Console(file=self._stream), auto_refresh=False)
 
-    def update(self, iteration: int, success: Rate | None = None, env_steps_per_s: float | None = None, seconds: Mapping[str, float] | None = None, bottleneck: str | None = None) -> None:
+    def update(self, iteration: int, success: Rate | None = None, env_steps_per_s: float | None = None, seconds: Mapping[str, float] | None = None, bottleneck: str | None = None, off: float | None = None) -> None:
         """Show the state after `iteration` iterations. The bottleneck is the stage with most seconds unless it is given."""
         seconds = seconds or {}
         if bottleneck is None and seconds:
             bottleneck = max(seconds, key=seconds.__getitem__)
         ran = iteration - self._done
         left = (self._clock() - self._started) / ran * (self._total - iteration) if ran > 0 else None
-        text = line(iteration, self._total, success, env_steps_per_s, seconds, bottleneck, left)
+        text = line(iteration, self._total, success, env_steps_per_s, seconds, bottleneck, left, off)
         if self._live is None:
             self._print(text)
         else:

@@ -51,6 +51,8 @@ class LearnStage:
     def start(self, call: Call) -> Outcome:
         if self._threads is not None:
             torch.set_num_threads(self._threads)
+        if call.kind == "trial":
+            return Outcome(self._trial(call.payload))
         if call.kind == "granule":
             self._items += [item.payload for item in call.payload]
             return Outcome()
@@ -68,6 +70,17 @@ class LearnStage:
 
     def close(self) -> None:
         """Holds nothing that must be closed."""
+
+    def _trial(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        """Forward and backward of one minibatch made of the first one's rows over and over, and no step. Returns its rows, and how often a round passes every row."""
+        inputs, choices = trajectories[0].inputs, trajectories[0].choices
+        index = torch.arange(self.settings.minibatch) % len(choices)
+        for part in index.split(self.settings.microbatch or len(index)):
+            stats = self.policy.evaluate(self._here({name: tensor[part] for name, tensor in inputs.items()}), choices[part].to(self._device), distribution=self.algorithm.needs_reference)
+            stats.logprobs.sum().backward()
+        self.optimizer.zero_grad()
+        reference = 0.3 if self._reference is not None else 0.0  # a forward alone is about a third of both
+        return {"rows": len(index), "passes": self.settings.epochs + reference}
 
     def _update(self, items: Sequence[Any], round_number: int) -> dict[str, float]:
         batch, metrics = self._labelled(items) if self.algorithm.imitates else self._judged(items)

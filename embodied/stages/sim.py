@@ -28,6 +28,8 @@ class Slots(Protocol):
 
     def wait(self, timeout: float | None = None) -> list[Any]: ...
 
+    def connections(self) -> list[Any]: ...
+
     def close(self) -> None: ...
 
 
@@ -81,9 +83,7 @@ class SimStage:
         self._env, self._episodes, self._chunk = env, episodes, chunk
         self._prepare, self._on_episode, self._horizon = prepare, on_episode, horizon
         self._finish = finish or (lambda trajectory: trajectory)
-        per_group = env.slots // groups
-        self._members = {group: range(group * per_group, (group + 1) * per_group) for group in range(groups)}
-        self._group_of = {slot: group for group, slots in self._members.items() for slot in slots}
+        self.regroup(groups)
         self._queues: dict[int, list[Episode]] = {}  # round -> what is left to play, last first; a played-out round is gone
         self._latest = -1  # the newest round that was begun
         self._attempts: dict[int, Attempt] = {}  # slot -> what it plays
@@ -91,6 +91,20 @@ class SimStage:
         self._calls: dict[int, Call] = {}
         self._emitted: dict[int, list[Item]] = defaultdict(list)
         self._chunks: dict[int, tuple[Any, int]] = {}  # slot -> (action chunk, row)
+
+    def regroup(self, groups: int) -> None:
+        """Deals the slots out to so many groups. Between rounds, with nothing in flight."""
+        per_group = self._env.slots // groups
+        self._members = {group: range(group * per_group, (group + 1) * per_group) for group in range(groups)}
+        self._group_of = {slot: group for group, slots in self._members.items() for slot in slots}
+
+    def cut(self) -> list[Any]:
+        """The unfinished episodes as if their budget ended here; what they were is then forgotten."""
+        begun = [attempt for attempt in self._attempts.values() if attempt.records and not attempt.over]
+        self._attempts = {}
+        for attempt in begun:
+            attempt.truncated = True
+        return [self._trajectory(attempt) for attempt in begun]
 
     def start(self, call: Call) -> Outcome | None:
         group = call.group
@@ -116,6 +130,9 @@ class SimStage:
             if not self._asked[group]:
                 finished.append((self._calls[group], self._outcome(group)))
         return finished
+
+    def connections(self) -> list[Any]:
+        return self._env.connections()
 
     def load(self) -> None:
         """The simulators keep their cores: a CPU simulator has nothing to bring to a device."""

@@ -61,6 +61,9 @@ class StageWorker(Protocol):
     def ready(self, timeout: float | None) -> list[tuple[Call, Outcome]]:
         """Outcomes that have come in; waits up to `timeout` seconds (None: until one has)."""
 
+    def connections(self) -> list[Any]:
+        """What turns readable when an outcome may have come in; asked only of a stage whose work runs elsewhere."""
+
     def load(self) -> None: ...
 
     def unload(self) -> None: ...

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from multiprocessing.connection import wait as wait_for
 from typing import Mapping
 
 from scheduler.backends.base import Call, Event, Outcome, StageWorker
 
-SLICE = 0.05  # seconds: with several asynchronous stages outstanding, how long each is waited for in turn
+SLICE = 1.0  # seconds after which stages that are waited for together are looked at though nothing came in: they notice their own timeouts then
 
 
 class LocalBackend:
@@ -38,8 +39,12 @@ class LocalBackend:
         for stage in waiting:
             self._collect(stage, 0.0)
         while block and not self._events and waiting:
+            if len(waiting) == 1:
+                self._collect(waiting[0], None)
+                continue
+            wait_for([connection for stage in waiting for connection in self._stages[stage].connections()], SLICE)
             for stage in waiting:
-                self._collect(stage, None if len(waiting) == 1 else SLICE)
+                self._collect(stage, 0.0)
         events = list(self._events)
         self._events.clear()
         return events

@@ -2,8 +2,8 @@
 
 Guarantees: every item the source emits reaches the sink once; a round's update runs when all its items are in; sampling of a
 round starts only when `staleness.may_start` allows; a device has one holder at a time. It reads no clock and no payload.
-A lease is taken by one stage at a time and only while nothing runs on the device, and no stage waits for a second device
-while it holds a first one, so leases cannot deadlock.
+A stage takes all devices of its lease at once, when nothing runs on any of them, and a holder with nothing running gives up its
+lease to whoever comes first in the flow's priority: nobody holds one device while it waits for another, so leases cannot deadlock.
 """
 
 from __future__ import annotations
@@ -74,13 +74,14 @@ class State:
             call = self._call_for(stage)
             if call is None:
                 continue
-            device = self.flow.devices.get(stage)
-            if device is None or self.holder.get(device) == stage:
+            wanted = self.flow.devices.get(stage, ())
+            if all(self.holder.get(device) == stage for device in wanted):
                 return call
-            if any(self.flow.devices.get(other.stage) == device for other in self.running.values()):
-                continue  # the device is in use; its holder keeps it until then
-            holder = self.holder.get(device)
-            return self._new(holder, "unload", call.round) if holder else self._new(stage, "load", call.round)
+            in_use = {device for other in self.running.values() for device in self.flow.devices.get(other.stage, ())}
+            if in_use.intersection(wanted):
+                continue  # whoever works there keeps it until then
+            others = sorted({self.holder[device] for device in wanted if self.holder.get(device, stage) != stage})
+            return self._new(others[0], "unload", call.round) if others else self._new(stage, "load", call.round)
         return None
 
     def submitted(self, call: Call) -> None:
@@ -101,10 +102,10 @@ class State:
             return None
         del self.running[call.number]
         if call.kind in ("load", "unload"):
-            device = self.flow.devices[call.stage]
-            self.holder.pop(device, None)
-            if call.kind == "load":
-                self.holder[device] = call.stage
+            for device in self.flow.devices[call.stage]:
+                self.holder.pop(device, None)
+                if call.kind == "load":
+                    self.holder[device] = call.stage
             return None
         if call.kind == "turn":
             self._turned(call, outcome.reply)

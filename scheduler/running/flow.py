@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Mapping
 
 from scheduler.graph import GraphError, MacroGraph
 
@@ -25,7 +26,7 @@ class Flow:
     groups: int  # slot groups in flight
     links: tuple[Link, ...]  # from the source to the sink, a chain
     lag: int | None  # of the weights edge; None when nothing is learned
-    devices: dict[str, str] = field(default_factory=dict)  # stage -> the device it leases; a stage that needs none is absent
+    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # stage -> the devices it leases; a stage that needs none is absent
 
     @property
     def sink(self) -> str | None:
@@ -38,7 +39,7 @@ class Flow:
         return tuple(stages + [link.target for link in self.links])
 
 
-def flow_of(graph: MacroGraph, groups: int, granules: dict[str, int | None], devices: dict[str, str]) -> Flow:
+def flow_of(graph: MacroGraph, groups: int, granules: Mapping[str, int | None], devices: Mapping[str, tuple[str, ...]]) -> Flow:
     """granules: by receiving stage. Raises GraphError naming the stage where the graph is not a source (or loop) followed by a chain."""
     order = graph.order()
     loops = graph.loops
@@ -59,4 +60,4 @@ def flow_of(graph: MacroGraph, groups: int, granules: dict[str, int | None], dev
         if name not in covered:
             raise GraphError(f"stage {name!r} is not on the way from {source!r} to {at!r}")
     lags = [edge.lag for edge in graph.edges if edge.lag is not None]
-    return Flow(source, partner, groups, tuple(links), lags[0] if lags else None, dict(devices))
+    return Flow(source, partner, groups, tuple(links), lags[0] if lags else None, {stage: held for stage, held in devices.items() if held})

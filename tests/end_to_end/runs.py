@@ -8,7 +8,7 @@ import torch
 
 from embodied import train
 from embodied.config import compose
-from embodied.programs import guarded
+from embodied.wiring.programs import guarded
 from embodied.runs.checkpoint import load
 from embodied.runs.metrics import read_episodes
 

@@ -37,7 +37,7 @@ def test_imitation_without_data_says_how_to_record(capsys, tmp_path: Path) -> No
 
 
 def test_slots_that_do_not_divide_are_refused_with_groups_that_would_do(capsys, tmp_path: Path) -> None:
-    message = refused(capsys, [*TOY, "sim.slots=4", "scheduler.mode=pipelined", "scheduler.groups=3", f"output={tmp_path}"])
+    message = refused(capsys, [*TOY, "sim.slots=4", "scheduler.mode=hybrid", "scheduler.groups=3", f"output={tmp_path}"])
     assert "[1, 2, 4]" in message
 
 

@@ -27,7 +27,7 @@ def oracle(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plan", [("2", "2", "pipelined"), ("2", "2", "collocated"), ("4", "4", "pipelined")])
+@pytest.mark.parametrize("plan", [("2", "2", "hybrid"), ("2", "2", "collocated"), ("4", "4", "hybrid")])
 def test_workers_and_plan_change_nothing(plan: tuple[str, str, str], oracle: Path, tmp_path: Path) -> None:
     slots, workers, mode = plan
     other = run(tmp_path, f"sim.slots={slots}", f"sim.workers={workers}", f"scheduler.mode={mode}")

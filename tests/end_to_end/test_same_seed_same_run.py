@@ -22,14 +22,14 @@ def oracle(request, tmp_path_factory) -> tuple[list[str], Path]:
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_workers_and_slot_groups_change_nothing(workers: int, oracle, tmp_path: Path) -> None:
     arguments, serial = oracle
-    other = run(tmp_path, *arguments, f"sim.workers={workers}", "scheduler.mode=pipelined")
+    other = run(tmp_path, *arguments, f"sim.workers={workers}", "scheduler.mode=hybrid")
     assert episodes(other) == episodes(serial)
     assert_equal_to_the_bit(trained(other), trained(serial))
 
 
 def test_the_number_of_slots_changes_nothing(oracle, tmp_path: Path) -> None:
     arguments, serial = oracle
-    other = run(tmp_path, *arguments, "sim.slots=3", "scheduler.mode=pipelined")
+    other = run(tmp_path, *arguments, "sim.slots=3", "scheduler.mode=hybrid")
     assert episodes(other) == episodes(serial)
     assert_equal_to_the_bit(trained(other), trained(serial))
 

@@ -85,7 +85,7 @@ def test_lag_one_overlaps_rounds_and_never_samples_more_than_one_version_behind(
 @pytest.mark.parametrize("seed", range(10))
 def test_a_shared_device_has_one_holder_and_is_loaded_before_it_is_used(seed: int) -> None:
     backend = ScriptedBackend(PLACES, turns=2, seed=seed)
-    list(execute(flow(3, 2, devices={"act": "gpu", "learn": "gpu"}), backend, 0, 2))
+    list(execute(flow(3, 2, devices={"act": ("gpu",), "learn": ("gpu",)}), backend, 0, 2))
     holder = None
     for call in backend.log:
         if call.kind == "load":

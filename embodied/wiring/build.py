@@ -9,9 +9,9 @@ from typing import Any, Mapping
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from embodied import thunks
 from embodied.config import ConfigError
 from embodied.learning.optimizers import SCHEDULES
+from embodied.wiring import thunks
 from envs.spec import EnvSpec
 from envs.vector import VectorEnv
 from policies.base import PolicySpec

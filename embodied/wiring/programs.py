@@ -5,14 +5,12 @@ Exit codes: 0 done, 1 refused or failed with a message, 130 stopped by the user.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import shutil
 import signal
 import sys
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Iterator, Sequence
 
@@ -20,25 +18,22 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from embodied import build, config as configuration, graphs, loop
+from embodied import config as configuration, loop
 from embodied.config import ConfigError
-from embodied.episodes import EvaluationLedger, TrainingLedger
-from embodied.learning.optimizers import build_optimizer, learning_rate
+from embodied.episodes import EvaluationLedger
 from embodied.runs import checkpoint, folder
 from embodied.runs.folder import RunFolder, RunFolderInUse
 from embodied.runs.metrics import EpisodeLog, MetricsLog, read_episodes
 from embodied.runs.progress import Progress
 from embodied.runs.success import Rate, rate_of
-from embodied.stages.act import ActStage
-from embodied.stages.learn import LearnerSettings, LearnStage
-from embodied.stages.read import ReadStage, demonstration_rows
-from embodied.stages.sim import SimStage
+from embodied.wiring import build, scheduling
 from envs.process import EnvError
-from scheduler.backends.local_backend import LocalBackend
-from scheduler.planning.plan import Plan, PlanError, plan
-from scheduler.resources import this_machine
+from scheduler.graph import GraphError
+from scheduler.planning.explain import explained
+from scheduler.planning.schedule import Plan, PlanError
+from scheduler.profile import ProfileError
+from scheduler.resources import ClusterError
 from scheduler.running.execute import Stopped
-from scheduler.running.flow import flow_of
 
 
 def guarded(program: Callable[[], None], hint: str = "") -> int:
@@ -51,7 +46,7 @@ def guarded(program: Callable[[], None], hint: str = "") -> int:
     except (KeyboardInterrupt, Stopped):
         print(f"stopped{hint}", file=sys.stderr)
         return 130
-    except (ConfigError, PlanError, EnvError, RunFolderInUse, OmegaConfBaseException, OSError, ValueError) as error:
+    except (ConfigError, PlanError, ProfileError, ClusterError, GraphError, EnvError, RunFolderInUse, OmegaConfBaseException, OSError, ValueError) as error:
         if os.environ.get("M2FLOW_DEBUG"):
             raise
         print(f"error: {error}", file=sys.stderr)
@@ -121,8 +116,9 @@ class Parts:
             if self.algorithm.needs_reference and not self.policy.spec.distribution:
                 raise ConfigError(f"algorithm.kl_coef={self.algorithm.kl_coef}: policy={self.policy.spec.name} here gives densities, not a distribution over tokens; set algorithm.kl_coef=0")
         self.tasks, self.states = build.tasks_and_states(config, self.spec)
-        sim, scheduler = config.sim, config.scheduler
-        self.plan: Plan = plan(scheduler.mode, sim.slots, scheduler.groups, sim.workers, this_machine())
+        self.device = build.device(config)
+        self.cluster = scheduling.cluster_of(self.device)
+        self.evaluation_plan = scheduling.for_evaluation(config)
         learning = self.algorithm is not None
         self.needs_env = not (learning and self.algorithm.imitates and not config.evaluation.before and not config.evaluation.after)
         self._config = config
@@ -146,73 +142,14 @@ class Parts:
             self.env.close()
 
 
-class Training:
-    """The flow and the stages of a training run."""
-
-    def __init__(self, config: DictConfig, parts: Parts, progress: Progress) -> None:
-        algorithm, settings, threads = parts.algorithm, dict(parts.learner), config.scheduler.learn_threads or parts.plan.threads["learn"]
-        per_round = settings.pop("rows_per_iteration", None)
-        self.stages: dict[str, Any] = {}
-        if algorithm.imitates:
-            rows = demonstration_rows(parts.policy, build.demonstrations(config, parts.spec), parts.policy.spec.chunk)
-            print(f"{rows.rows} demonstration steps", flush=True)
-            self.stages["read"] = ReadStage(rows, per_round, config.seed)
-            graph, groups = graphs.imitation(), 1
-        else:
-            self.stages |= self._rollout(config, parts, progress)
-            graph, groups = graphs.reinforcement(), parts.plan.groups
-        self.flow = flow_of(graph, groups, parts.plan.granules, parts.plan.devices)
-        self.learn = self.stages["learn"] = _learner(parts, settings, config, threads)
-        self.backend = LocalBackend(self.stages)
-
-    def resume(self, run: RunFolder) -> int:
-        """Iterations done by the newest whole checkpoint of the run, put in place; 0 when none was written. Raises ConfigError when all are damaged."""
-        newest = checkpoint.latest(run.checkpoints) if run.checkpoints.exists() else None
-        if newest is None:
-            if any(run.checkpoints.glob("step_*")):
-                raise ConfigError(f"{run}: found only damaged checkpoints, wanted a whole one; the run is left as it is, start another without resume=")
-            return 0
-        done = loop.restore(newest, self.learn)
-        print(f"resuming {run} after {done} iterations", flush=True)
-        return done
-
-    @staticmethod
-    def _rollout(config: DictConfig, parts: Parts, progress: Progress) -> dict[str, Any]:
-        spec = parts.policy.spec
-        ledger = TrainingLedger(config.seed, parts.tasks, parts.states, config.groups, parts.algorithm.group_size)
-        prepare = parts.policy.prepare if parts.algorithm.needs_values else None
-        horizon = None if parts.spec.horizon is None else max(1, round(parts.spec.horizon * config.horizon_share))
-        sim = SimStage(parts.env, ledger.round, parts.plan.groups, spec.chunk, prepare, horizon=horizon, finish=_counting(progress, config.groups * parts.algorithm.group_size))
-        act = ActStage(parts.policy, spec.chunk * spec.action_dims, config.seed, "train", False, config.scheduler.act_rows, parts.plan.threads["act"])
-        return {"sim": sim, "act": act}
-
-
-def _counting(progress: Progress, per_round: int) -> Callable[[Any], Any]:
-    """Shows how many of a round's episodes are played as each one ends."""
-    ended = itertools.count(1)
-
-    def finish(trajectory: Any) -> Any:
-        progress.within("playing:", (next(ended) - 1) % per_round + 1, per_round)
-        return trajectory
-
-    return finish
-
-
-def _learner(parts: Parts, settings: dict[str, Any], config: DictConfig, threads: int) -> LearnStage:
-    rate = partial(learning_rate, lr=settings["lr"], warmup_updates=settings.pop("warmup_updates"), schedule=settings.pop("schedule"))
-    limits = {name: settings.pop(name) for name in ("epochs", "minibatch", "microbatch", "grad_clip")}
-    optimizer = build_optimizer(parts.policy, **settings)
-    return LearnStage(parts.policy, parts.algorithm, optimizer, LearnerSettings(**limits, rate=rate, rounds=max(1, config.iterations)), config.seed, threads, tell=print)
-
-
 @contextmanager
-def logs(config: DictConfig, run: RunFolder, parts: Parts, first: int, progress: Progress) -> Iterator[loop.Logs]:
+def logs(config: DictConfig, run: RunFolder, parts: Parts, first: int, progress: Progress, chosen: Plan) -> Iterator[loop.Logs]:
     """The run's logs, cut back to iteration `first` when it is resumed."""
     at = first if run.metrics_jsonl.exists() else None
     metrics, episodes = MetricsLog(run.path, resume_at=at), EpisodeLog(run.path, resume_at=at if run.episodes_jsonl.exists() else None)
     OmegaConf.save(config, run.config_yaml)
-    parts.plan.save(run.plan_json)
-    print(f"plan: {parts.plan.mode}: {parts.plan.reason}\nrun: {run}", flush=True)
+    chosen.save(run.plan_json)
+    print(f"{explained(chosen)}\nrun: {run}", flush=True)
     try:
         yield loop.Logs(run, metrics, episodes, parts.spec.name, progress)
     finally:
@@ -226,7 +163,7 @@ def evaluation(config: DictConfig, parts: Parts, episodes: EpisodeLog, progress:
     states = None if parts.spec.init_states is None else range(parts.spec.init_states)
     ledger = EvaluationLedger(config.seed, parts.tasks, states, config.evaluation.episodes)
     found = loop.evaluate(
-        parts.env, parts.policy, parts.plan, ledger, seed=config.seed, greedy=config.evaluation.greedy, rows=config.scheduler.act_rows,
+        parts.env, parts.policy, parts.evaluation_plan, ledger, seed=config.seed, greedy=config.evaluation.greedy, rows=config.scheduler.act_rows,
         log=episodes.write, progress=progress, phase=phase, suite=parts.spec.name, iteration=iteration, on_episode=on_episode,
     )
     progress.note(f"success {phase}: {found.rate}  ({found.timeline.wall:.0f} s)")
@@ -257,10 +194,10 @@ def earlier_success(run: RunFolder) -> dict[str, Rate]:
 def totals(run: RunFolder) -> dict[str, Any]:
     """Sums over every iteration of the run, whatever process ran it: env steps, seconds, seconds by stage, env steps per second."""
     rows = [json.loads(line) for line in run.metrics_jsonl.read_text().splitlines()]
-    wall, steps = sum(row["seconds"]["iteration"] for row in rows), sum(row.get("env_steps", 0) for row in rows)
+    wall, steps = sum(row["time"]["iteration_s"] for row in rows), sum(row.get("env_steps", 0) for row in rows)
     stages: dict[str, float] = {}
     for row in rows:
-        for stage, spent in row["seconds"].items():
-            stages[stage] = stages.get(stage, 0.0) + spent
-    stages.pop("iteration", None)
+        for name, spent in row["time"].items():
+            if name not in ("iteration_s", "predicted_s"):
+                stages[name.removesuffix("_s")] = stages.get(name.removesuffix("_s"), 0.0) + spent
     return {"env_steps": steps, "env_steps_per_s": steps / wall if wall else None, "train_wall_s": wall, "time_by_stage": stages, "iterations": len(rows)}

@@ -1,0 +1,119 @@
+"""Published settings replayed on the virtual clock, and how plans scale: which mode the planner chooses, beside the best of each mode.
+
+    python benchmarks/plan_replay.py [output=outputs/plan_replay.json]
+
+The profiles are assumptions (docs/m2flow.md states them), shaped after the paper's description: they say which mode wins for such
+stages, not how many seconds someone's cluster takes. Takes a minute or two; nothing is waited for.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from embodied import graphs
+from scheduler.graph import MacroGraph
+from scheduler.planning.plan import plan
+from scheduler.planning.schedule import MODES, PlanError
+from scheduler.profile import Point, Profile, Round, StageProfile
+from scheduler.resources import named
+
+GB = 10**9
+
+
+def line(fixed: float, per_item: float, memory: int = 0, per_item_memory: int = 0, **more: object) -> StageProfile:
+    """A stage on accelerators whose seconds are fixed + per_item * items on each."""
+    points = (Point(1, 1, fixed + per_item, memory + per_item_memory), Point(8192, 1, fixed + 8192 * per_item, memory + 8192 * per_item_memory))
+    return StageProfile("accelerators", points, **more)
+
+
+def learner(per_item: float) -> StageProfile:
+    return line(0.5, per_item, memory=15 * GB, resident=45 * GB, load_s=2.0, unload_s=1.5)
+
+
+def maniskill_like(items: int) -> Profile:
+    """256 envs, 80 steps: simulation flat in the number of envs and linear in memory, generation linear in the batch, training a third of generation."""
+    act = line(0.02, 0.012, memory=2 * GB, per_item_memory=40 * 10**6, resident=16 * GB, load_s=1.0, unload_s=0.5)
+    generation = 80 * 0.012
+    return Profile({"sim": line(0.30, 0.0004, memory=4 * GB, per_item_memory=150 * 10**6), "act": act, "learn": learner(generation / 3)}, Round(items, items, (80,)))
+
+
+def libero_like(items: int) -> Profile:
+    """512 envs, 64 chunk-steps: a step takes a core, and every core of the cluster has its share of them."""
+    act = line(0.15, 0.012, memory=2 * GB, per_item_memory=40 * 10**6, resident=16 * GB, load_s=1.0, unload_s=0.5)
+    sim = StageProfile("cores", (Point(1, 1, 0.35), Point(8, 1, 2.8)), begin_s=1.5)
+    return Profile({"sim": sim, "act": act, "learn": learner(0.25)}, Round(items, items, (64,)))
+
+
+def long_tailed_text(items: int) -> Profile:
+    """Answers whose lengths have a long tail: one in twenty is four times as long as the median."""
+    turns = tuple(200 + 13 * (i * 7 % 40) + (1600 if i % 20 == 19 else 0) for i in range(items))
+    generate = line(0.020, 0.0002, memory=20 * GB, resident=15 * GB, load_s=2.0, unload_s=1.0)
+    return Profile({"generate": generate, "ref": line(0.1, 0.05, memory=4 * GB, resident=15 * GB, load_s=1.0, unload_s=0.5), "learn": learner(0.25)}, Round(items, items, turns))
+
+
+def text_graph() -> MacroGraph:
+    graph = MacroGraph()
+    for name, unit in (("generate", "answer"), ("ref", "answer"), ("learn", "answer")):
+        graph.stage(name, None, unit)
+    graph.edge("generate", "ref", carries="answer", capacity=4)
+    graph.edge("ref", "learn", carries="answer", capacity=4)
+    graph.edge("learn", "generate", carries="weights", lag=0)
+    return graph
+
+
+SETTINGS = [
+    *((f"ManiSkill-like, {n} devices", graphs.reinforcement(), maniskill_like(256 * n // 8), n, "hybrid") for n in (8, 16, 32)),
+    *((f"LIBERO-like, {n} devices", graphs.reinforcement(), libero_like(512), n, "collocated") for n in (8, 16, 32)),
+    ("long-tailed text, 64 devices", text_graph(), long_tailed_text(512), 64, "disaggregated"),
+]
+
+
+def cluster_name(devices: int) -> str:
+    return f"{devices // 8}x8xh100"
+
+
+def replayed(name: str, graph: MacroGraph, profile: Profile, devices: int, published: str) -> dict:
+    seconds = {}
+    for mode in MODES:
+        try:
+            seconds[mode] = plan(graph, profile, named(cluster_name(devices)), mode).predicted.iteration_s
+        except PlanError as error:
+            seconds[mode] = None
+            print(f"  {mode}: {error}")
+    chosen = plan(graph, profile, named(cluster_name(devices)))
+    return {"setting": name, "seconds": seconds, "chosen": chosen.mode, "iteration_s": chosen.predicted.iteration_s, "plan": chosen.reason, "published": published}
+
+
+def scaled(devices: int) -> dict:
+    """The ManiSkill-like setting with 64 envs a device, planned and timed."""
+    found = replace(maniskill_like(64 * devices), stages=maniskill_like(8).stages)
+    begun = time.process_time()
+    chosen = plan(graphs.reinforcement(), found, named(cluster_name(devices)))
+    return {"devices": devices, "slots": found.round.slots, "iteration_s": chosen.predicted.iteration_s, "steps_per_s": found.round.items * 80 / chosen.predicted.iteration_s,
+            "mode": chosen.mode, "plan": chosen.reason, "planned_in_s": time.process_time() - begun}  # fmt: skip
+
+
+def main(arguments: list[str]) -> int:
+    output = Path(dict(a.split("=", 1) for a in arguments).get("output", "outputs/plan_replay.json"))
+    rows = []
+    for setting in SETTINGS:
+        rows.append(replayed(*setting))
+        row = rows[-1]
+        times = ", ".join(f"{mode} {'-' if s is None else f'{s:.1f}'}" for mode, s in row["seconds"].items())
+        print(f"{row['setting']:32} {times}; chosen {row['chosen']} {row['iteration_s']:.1f} s (published: {row['published']})\n    {row['plan']}", flush=True)
+    curve = []
+    for devices in (8, 16, 32, 64, 128, 256, 512, 1024):
+        curve.append(scaled(devices))
+        point = curve[-1]
+        print(f"{point['devices']:5} devices {point['slots']:6} slots: {point['steps_per_s']:9.0f} steps/s, {point['steps_per_s'] / devices:6.1f} a device, {point['mode']}, planned in {point['planned_in_s']:.2f} s: {point['plan']}", flush=True)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps({"settings": rows, "scaling": curve}, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

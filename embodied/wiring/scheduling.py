@@ -1,0 +1,211 @@
+"""From the config to the plan that runs: fixed by what the user says, or measured and planned; compared with what happened, and made anew on drift."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import platform
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Callable, Mapping, Sequence
+
+from omegaconf import DictConfig
+
+from embodied import graphs
+from embodied.config import ConfigError
+from embodied.stages.act import ActStage
+from embodied.stages.sim import SimStage
+from scheduler import profile as profiles
+from scheduler.backends.local_backend import LocalBackend
+from scheduler.graph import MacroGraph
+from scheduler.planning.measure import calibrated, sample, trial, typical
+from scheduler.planning.plan import judged, plan
+from scheduler.planning.schedule import MODES, Plan, PlanError, StagePlan, check, load
+from scheduler.profile import ACCELERATORS, CORES, Point, Profile, ProfileError, Round, StageProfile
+from scheduler.resources import Accelerator, Cluster, this_machine
+from scheduler.running.execute import RoundResult
+
+TURNS = 12  # of the loop, measured for each number of slots
+GUESSED_TURNS = 100  # of an episode of an env without a step budget, until one has been seen
+CALL_S = 60e-6  # seconds the virtual clock itself takes per call, roughly
+COST = 0.02  # share of an iteration that predicting the next one may take
+
+
+def cluster_of(device: str) -> Cluster:
+    """This machine with the accelerators that torch sees, when the policy runs on one."""
+    if not device.startswith("cuda"):
+        return this_machine()
+    import torch
+
+    index = torch.device(device).index or 0
+    return this_machine((Accelerator(f"cuda:{index}", torch.cuda.get_device_properties(index).total_memory),))
+
+
+def fixed(config: DictConfig, graph: MacroGraph) -> Plan | None:
+    """The plan where nothing is left to decide; None where it is to be measured. Raises PlanError for numbers that do not fit."""
+    scheduler, sim = config.scheduler, config.sim
+    cluster = this_machine()
+    if scheduler.mode == "from_file":
+        if scheduler.file is None:
+            raise ConfigError("scheduler=from_file: found scheduler.file=null, wanted the plan.json to run")
+        return check(load(Path(scheduler.file)), graph, cluster)
+    if scheduler.mode not in ("auto", *MODES):
+        raise PlanError(f"found scheduler mode {scheduler.mode!r}, wanted one of auto, {', '.join(MODES)}, from_file")
+    source = graph.order()[0]
+    if source != "sim":  # imitation: reading is nothing, learning has the machine
+        return check(Plan("collocated", 1, 1, {name: StagePlan(threads=_threads(config, cluster) if name == "learn" else 1) for name in graph.stages}, reason="read, then learn"), graph, cluster)
+    groups = scheduler.groups or (1 if scheduler.mode == "collocated" or sim.workers == 0 else None)
+    if groups is None:
+        return None
+    mode = "collocated" if groups == 1 else "hybrid"
+    stages = {name: StagePlan(processes=sim.workers if name == "sim" else 0, threads=_threads(config, cluster) if name == "learn" else 1) for name in graph.stages}
+    reason = "one slot group: every stage has the whole machine, in turn" if groups == 1 else f"{groups} slot groups: while some simulate, another is answered"
+    return check(Plan(mode, sim.slots, groups, stages, reason=reason), graph, cluster)
+
+
+def for_evaluation(config: DictConfig) -> Plan:
+    """One slot group per slot, or a single one where that gains nothing or is asked for."""
+    alone = config.scheduler.mode == "collocated" or config.sim.workers == 0
+    groups = 1 if alone else config.scheduler.groups or config.sim.slots
+    return check(Plan("collocated" if groups == 1 else "hybrid", config.sim.slots, groups, {"sim": StagePlan(processes=config.sim.workers), "act": StagePlan()}), graphs.evaluation(), this_machine())
+
+
+def _threads(config: DictConfig, cluster: Cluster) -> int:
+    return config.scheduler.learn_threads or cluster.cores
+
+
+@dataclass
+class Planner:
+    """Measures, plans, compares. `profile` is brought into line after every iteration."""
+
+    config: DictConfig
+    graph: MacroGraph
+    cluster: Cluster
+    tell: Callable[[str], None]
+    profile: Profile | None = None
+    plan: Plan | None = None
+    _predicted: Plan | None = None  # the plan with what the next iteration is predicted to take
+    _off: int = 0  # iterations in a row that left the prediction by more than the set share
+
+    def choose(self) -> Plan:
+        """The plan of least predicted time for the profile, in the mode that the config asks for."""
+        groups = None if self.config.scheduler.groups is None else [self.config.scheduler.groups]
+        self.plan = self._predicted = plan(self.graph, self.profile, self.cluster, self.config.scheduler.mode, groups, self.config.sim.workers)
+        return self.plan
+
+    def compare(self, result: RoundResult, turns: Sequence[int]) -> dict[str, Any]:
+        """Rows for the metrics: measured beside predicted. Afterwards the profile is as the iteration was. turns: of each episode, in ledger order."""
+        busy, wall = result.timeline.busy(), result.timeline.wall
+        row: dict[str, Any] = {"time": {"iteration_s": wall, **{f"{name}_s": seconds for name, seconds in busy.items()}}}
+        if self._predicted is not None and self._predicted.predicted is not None and wall > 0:
+            predicted = self._predicted.predicted.iteration_s
+            error = predicted / wall - 1
+            row["time"]["predicted_s"], row["plan"] = predicted, {"error": error}
+            self._off = self._off + 1 if abs(error) > self.config.scheduler.drift else 0
+        self._learn_from(result, turns, busy, wall)
+        return row
+
+    @property
+    def drifted(self) -> bool:
+        return self._off >= self.config.scheduler.patience
+
+    def replan(self) -> Plan:
+        """The plan for the profile as it has become; says what changed."""
+        before, self._off = self.plan, 0
+        after = self.choose()
+        same = (before.slot_groups, before.stages) == (after.slot_groups, after.stages)
+        self.tell(f"measured time left the prediction {self.config.scheduler.patience} times by more than {100 * self.config.scheduler.drift:.0f} %: " + ("planned again, the same plan" if same else f"planned again: {after.reason}"))
+        return after
+
+    def _learn_from(self, result: RoundResult, turns: Sequence[int], busy: Mapping[str, float], wall: float) -> None:
+        """Scales the profile by what was busy how long, with the turns the episodes took; predicts the next iteration by it."""
+        self._predicted = None
+        if self.profile is None or not turns:
+            return
+        calls = 2 * sum(turns) / max(1, self.plan.slots // self.plan.slot_groups)
+        if 3 * calls * CALL_S > COST * wall:
+            return
+        round_ = replace(self.profile.round, items=len(turns), turns=tuple(turns))
+        with_turns = replace(self.profile, round=round_)
+        expected = judged(self.graph, self.plan, with_turns, self.cluster).predicted.by_stage
+        self.profile = calibrated(with_turns, expected, busy)
+        self._predicted = judged(self.graph, self.plan, self.profile, self.cluster)
+
+
+class Some:
+    """The first `slots` of more."""
+
+    def __init__(self, env: Any, slots: int) -> None:
+        self._env, self.slots = env, slots
+        self.reset, self.step, self.wait, self.connections, self.close = env.reset, env.step, env.wait, env.connections, env.close
+
+
+def measure(config: DictConfig, parts: Any, ledger: Any, learn: Any, horizon: int | None, tell: Callable[[str], None]) -> Profile:
+    """Some turns of the real loop with one slot and with all, and one minibatch of the learner."""
+    spec, slots, workers = parts.policy.spec, config.sim.slots, max(1, config.sim.workers)
+    flow = Plan("collocated", slots, 1, {"sim": StagePlan(), "act": StagePlan()}).flow(graphs.evaluation())
+    points: dict[str, list[Point]] = {"sim": [], "act": []}
+    begin, trajectories = 0.0, []
+
+    def keep(trajectory: Any) -> Any:
+        trajectories.append(trajectory)
+        return trajectory
+
+    for count in [slots, *sorted({1, slots})]:  # the first time is to warm up
+        sim = SimStage(Some(parts.env, count), ledger.round, 1, spec.chunk, finish=keep)
+        act = ActStage(parts.policy, spec.chunk * spec.action_dims, config.seed, "train", False, config.scheduler.act_rows, 1)
+        found = sample(flow, LocalBackend({"sim": sim, "act": act}), TURNS)
+        trajectories += sim.cut()
+        if not found.step:
+            continue
+        units = min(count, workers)
+        points["sim"] = [*[p for p in points["sim"] if p.items != count], Point(count, units, typical(found.step))]
+        points["act"] = [*[p for p in points["act"] if p.items != count], Point(count, 1, typical(found.answer))]
+        begin = found.begin * units / count
+    if not points["sim"]:
+        raise ProfileError("found no turn to measure: every episode ended at its first chunk; set scheduler=collocated")
+    steps = GUESSED_TURNS if horizon is None else math.ceil(horizon / spec.chunk)
+    items = config.groups * parts.algorithm.group_size
+    rows = items * steps
+    seconds, outcome = trial(LocalBackend({"learn": learn}), "learn", trajectories)
+    whole = seconds * rows / outcome.reply["rows"] * outcome.reply["passes"]
+    on = ACCELERATORS if str(parts.device).startswith("cuda") else CORES
+    threads = _threads(config, parts.cluster)
+    stages = {
+        "sim": StageProfile(CORES, tuple(points["sim"]), begin_s=begin, most_units=workers),
+        "act": StageProfile(on, tuple(points["act"]), most_units=1),
+        "learn": StageProfile(on, (Point(items, threads if on == CORES else 1, whole),), streams=False, most_units=threads if on == CORES else None),
+    }
+    tell("measured: " + ", ".join(f"{name} {1e3 * stage.points[-1].seconds:.3g} ms for {stage.points[-1].items}" for name, stage in stages.items()))
+    return Profile(stages, Round(items, slots, (steps,)), machine=machine())
+
+
+def machine() -> str:
+    return f"{platform.machine()} {_cpu()}, {this_machine().cores} cores, {platform.system()}"
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "CPU")
+    except OSError:
+        return platform.processor() or "CPU"
+
+
+def saved_profile(config: DictConfig) -> Path:
+    """Where the profile of this machine and config lies: below `output`, named by everything that decides a call's seconds."""
+    from omegaconf import OmegaConf
+
+    plain = OmegaConf.to_container(config)
+    decides = {key: plain[key] for key in ("env", "policy", "algorithm", "groups", "horizon_share", "sim", "device")} | {"rows": plain["scheduler"]["act_rows"], "threads": plain["scheduler"]["learn_threads"], "machine": machine()}
+    key = hashlib.blake2b(json.dumps(decides, sort_keys=True, default=str).encode(), digest_size=6).hexdigest()
+    return Path(config.output) / "profiles" / f"{config.choices.env}-{config.choices.policy}-{key}.json"
+
+
+def known_profile(config: DictConfig) -> Profile | None:
+    """The one that scheduler.profile names, else the saved one of this machine and config, else None."""
+    path = saved_profile(config) if config.scheduler.profile is None else Path(config.scheduler.profile)
+    if config.scheduler.profile is None and not path.is_file():
+        return None
+    return profiles.load(path)
