@@ -166,7 +166,7 @@ def _made(where: str, value: Any, cls: type) -> Any:
 
 
 def _along(x: float, points: list[tuple[int, float]]) -> float:
-    """Piecewise linear through the points made nondecreasing; continued with the last slope; below the first point in proportion, not below the line through the first two."""
+    """Piecewise linear through the points made nondecreasing; continued with the last slope; below the first point on the line through the first two, or in proportion where that is more."""
     points = sorted(points)
     rising, highest = [], 0.0
     for at, value in points:
@@ -179,4 +179,5 @@ def _along(x: float, points: list[tuple[int, float]]) -> float:
             break
     if x1 == x0:
         return y1
-    return max(0.0, y0 + (y1 - y0) * (x - x0) / (x1 - x0))
+    line = y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    return max(line, rising[0][1] * x / rising[0][0]) if x < rising[0][0] else line

@@ -9,9 +9,10 @@ Two sets, the first upstream (s) and the second downstream (t), are joined in fi
   reloaded     the same, but only one is loaded at a time                    as turns, and all load and unload seconds of both once
   interleaved  the same units, one after the other by granule, all loaded    lead = lead(s) + lead(t)            each = each(s) + each(t)
   split        units of their own                                            lead = lead(s) + lead(t)            each = max
-  mixed        accelerators of their own, the same cores at once             lead = lead(s) + lead(t)            each = max, at least work / cores
+  mixed        the same cores at once; at most one of them on accelerators   lead = lead(s) + lead(t)            each = max, at least work / cores
 Where t can do nothing before the last item (it does not stream), it begins when s is through: lead = round(s) + lead(t), each = each(t),
-and interleaved and mixed say nothing new. Where no edge leads from s to t they begin together: lead = max for split and mixed.
+and interleaved and mixed say nothing new. Where no edge leads from s to t they begin together: lead = max for split, and for mixed too,
+but at least work / cores. (Where first items end early, mixed may promise a little less than the core-seconds allow; rehearsing tells.)
 After RLinf (OSDI 2026), whose recursion has turns and split; memory, reloading, interleaving, cores and barriers are added.
 """
 
@@ -162,8 +163,11 @@ def _filled(found: StageProfile, units: int) -> int:
     return units if found.most_units is None else min(units, found.most_units)
 
 
-def joined(s: Option, t: Option, granules: int, cores: int, waits: bool, connected: bool, switch_s: float) -> list[Option]:
-    """s and t on the same units, in every way. waits: t does not stream. switch_s: load and unload seconds of both; 0 = nothing to load."""
+def joined(s: Option, t: Option, granules: int, cores: int, waits: bool, connected: bool, switch_s: float, mixes: bool) -> list[Option]:
+    """s and t on the same units, in every way. waits: t does not stream. switch_s: load and unload seconds of both; 0 = nothing to load.
+
+    mixes: both use cores, and not both accelerators.
+    """
     s_lead, s_each, s_work, s_resident, s_peak, _ = s
     t_lead, t_each, t_work, t_resident, t_peak, _ = t
     work, in_turn = s_work + t_work, s_lead + (granules - 1) * s_each + t_lead
@@ -174,7 +178,7 @@ def joined(s: Option, t: Option, granules: int, cores: int, waits: bool, connect
     if waits or granules == 1:
         return ways
     ways.append(Option(s_lead + t_lead, s_each + t_each, work, resident, peak, ("interleaved", s, t)))
-    if s_work and t_work and not (s_peak and t_peak):
+    if mixes:
         bound = work / cores
         lead = s_lead + t_lead if connected else max(s_lead, t_lead, bound)
         ways.append(Option(lead, max(s_each, t_each, bound), work, max(s_resident, t_resident), max(s_peak, t_peak), ("mixed", s, t)))

@@ -76,7 +76,7 @@ class Search:
             if not own:
                 return math.inf
             fastest = min(own, key=lambda found: found.total(self.granules))
-            option = fastest if option is None else cost.joined(option, fastest, self.granules, max(1, self.whole.cores), False, True, 0.0)[0]
+            option = fastest if option is None else cost.joined(option, fastest, self.granules, max(1, self.whole.cores), False, True, 0.0, False)[0]
         return option.total(self.granules) * (1 + 1e-9) if option.peak <= self.memory else math.inf
 
     def front(self, mask: int, units: Units) -> list[Option]:
@@ -98,10 +98,10 @@ class Search:
         if mask & (mask - 1) == 0:
             yield from self._single(mask.bit_length() - 1, units)
             return
-        for up, down, waits, connected, switch in self._cuts(mask):
+        for up, down, waits, connected, switch, mixes in self._cuts(mask):
             for s in self.front(up, units):
                 for t in self.front(down, units):
-                    yield from (o for o in cost.joined(s, t, self.granules, max(1, units.cores), waits, connected, switch) if o.how[0] in self.joins)
+                    yield from (o for o in cost.joined(s, t, self.granules, max(1, units.cores), waits, connected, switch, mixes) if o.how[0] in self.joins)
             for one, two in self._splits(up, down, units):
                 if one.accelerators and two.accelerators or one.cores and two.cores:
                     if "split" not in self.joins:
@@ -171,14 +171,15 @@ class Search:
                 found.append(Units(less[-1], units.cores) if pool == 0 else Units(units.accelerators, less[-1]))
         return found
 
-    def _cuts(self, mask: int) -> list[tuple[int, int, bool, bool, float]]:
-        """Every (upstream, downstream) pair with no edge leading back, what of downstream waits, whether an edge joins them, load and unload seconds."""
+    def _cuts(self, mask: int) -> list[tuple[int, int, bool, bool, float, bool]]:
+        """Every (upstream, downstream) pair with no edge leading back; whether downstream waits, whether an edge joins them, load and unload seconds, whether they can share cores at once."""
         if mask not in self._cut:
             found, up = [], (mask - 1) & mask
             while up:
                 down = mask ^ up
                 if all(not (up >> i & 1) or not self._before[i] & down for i in range(len(self.nodes))):
-                    found.append((up, down, self._waits(up, down), self._connected(up, down), self._switch(mask)))
+                    mixes = bool(up & self._cores and down & self._cores) and not (up & self._accelerators and down & self._accelerators)
+                    found.append((up, down, self._waits(up, down), self._connected(up, down), self._switch(mask), mixes))
                 up = (up - 1) & mask
             self._cut[mask] = found
         return self._cut[mask]
@@ -196,7 +197,8 @@ class Search:
         found = [self.profile.stage(name) for node in self.nodes for name in (node.first, node.second) if name]
         held = [stage for stage in found if stage.on == ACCELERATORS]
         most = max(self.profile.round.items, self.profile.round.slots)
-        return sum(stage.resident for stage in held) + max((stage.memory(most, 1) for stage in held), default=0) > self.memory
+        working = [stage.memory(most, units) for stage in held for units in {1, *(point.units for point in stage.points)}]
+        return sum(stage.resident for stage in held) + max(working, default=0) > self.memory
 
     def _switch(self, mask: int) -> float:
         stages = [self.profile.stage(name) for i, node in enumerate(self.nodes) if mask >> i & 1 for name in (node.first, node.second) if name]

@@ -31,6 +31,11 @@ def test_a_single_measured_size_is_constant_below_and_in_proportion_above() -> N
     assert [stage((4, 1, 2.0)).seconds(n, 1) for n in (1, 4, 8)] == [2.0, 2.0, 4.0]
 
 
+def test_below_the_smallest_size_nothing_is_free() -> None:
+    # The line through (4, 0.1) and (8, 0.3) is negative at 1; in proportion it is 0.025.
+    assert stage((4, 1, 0.1), (8, 1, 0.3)).seconds(1, 1) == pytest.approx(0.025)
+
+
 def test_on_more_units_than_were_measured_each_takes_its_share() -> None:
     # 8 items on 4 units: 2 each, as 2 on the one that was measured.
     assert stage((1, 1, 1.0), (8, 1, 8.0)).seconds(8, 4) == pytest.approx(2.0)
