@@ -18,7 +18,7 @@ from scheduler.backends.base import Call, Item, Outcome
 from scheduler.backends.virtual_backend import Part, Task, VirtualBackend
 from scheduler.graph import MacroGraph
 from scheduler.planning.schedule import Plan, StagePlan
-from scheduler.profile import CORES, Profile, StageProfile
+from scheduler.profile import CORES, Profile, Round, StageProfile
 from scheduler.resources import Cluster
 from scheduler.running.execute import RoundResult, execute
 
@@ -127,7 +127,9 @@ class Consumer(_Stage):
         count = len(call.payload)
         self._held[call.round] += count
         moved = [Part((Task(f"to {self.name}", count * self._transfer),), Outcome(done=False))] if self._transfer else []
-        spent = self.setting.seconds(self.name, count, self.placed.units, call) if self.measured.streams else 0.0
+        # Only the last stage is told that the round is over: any other that waits for it is handed the whole round at once.
+        spent = self.setting.seconds(self.name, count, self.placed.units, call) if self.measured.streams or not self._last else 0.0
+        spent += 0.0 if self._last or self.placed.granule else self.measured.update_s
         return [*moved, Part((self.task(spent),), Outcome(items=() if self._last else call.payload))]
 
 
@@ -142,7 +144,8 @@ class Source(_Stage):
         super().__init__(setting, name)
         self._partner, self._round = partner, setting.profile.round
         plan, self._bundle = setting.plan, setting.bundle
-        self._slots, self._items = plan.slots // self._bundle, self._round.items // self._bundle
+        self._slots, self._turns = plan.slots // self._bundle, bundled(self._round, self._bundle)
+        self._items = len(self._turns)
         per_group = self._slots // plan.slot_groups
         self._members = [range(g * per_group, (g + 1) * per_group) for g in range(plan.slot_groups)]
         self._next: dict[int, int] = {}  # round -> the item that begins next
@@ -179,7 +182,7 @@ class Source(_Stage):
         if item >= self._items:
             return False
         self._next[round_number] = item + 1
-        self._playing[slot] = (item, self._round.turns_of(item * self._bundle))
+        self._playing[slot] = (item, self._turns[item])
         return True
 
     def _tasks(self, call: Call, stepping: list[int], beginning: list[int]) -> tuple[Task, ...]:
@@ -206,11 +209,18 @@ class Source(_Stage):
             return [Part((), Outcome())]
         self._next[call.round] = self._items
         units, parts, turn = self.placed.units, [], 0
-        for at, active, items in finishes(self._round.turns[:: self._bundle], self._items, self._slots):
+        for at, active, items in finishes(self._turns, self._items, self._slots):
             seconds = (at - turn) * self.setting.seconds(self.name, active, units, call)
             parts.append(Part((self.task(seconds),), Outcome(items=tuple(Item(item, None) for item in items), done=False)))
             turn = at
         return [*parts, Part((), Outcome())]
+
+
+def bundled(round_: Round, bundle: int) -> tuple[int, ...]:
+    """Turns of each bundle of a round: the mean of its items, rounded."""
+    if min(round_.turns) == max(round_.turns):
+        return (round_.turns[0],) * (round_.items // bundle)
+    return tuple(max(1, round(sum(round_.turns_of(i) for i in range(first, first + bundle)) / bundle)) for first in range(0, round_.items - bundle + 1, bundle))
 
 
 @functools.lru_cache(maxsize=64)

@@ -69,7 +69,8 @@ class Plan:
     def flow(self, graph: MacroGraph) -> Flow:
         """What the executor follows."""
         granules = {name: stage.granule for name, stage in self.stages.items()}
-        return flow_of(graph, self.slot_groups, granules, {name: stage.devices for name, stage in self.stages.items()})
+        elsewhere = frozenset(name for name, stage in self.stages.items() if stage.processes)
+        return flow_of(graph, self.slot_groups, granules, {name: stage.devices for name, stage in self.stages.items()}, elsewhere)
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self), indent=2) + "\n")

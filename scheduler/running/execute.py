@@ -42,6 +42,7 @@ class _Group:
     turn: str
     payload: Any = None
     busy: bool = False
+    since: int = 0  # number of the event that made it wait: who waits longest goes first
 
 
 @dataclass
@@ -63,6 +64,7 @@ class State:
         self.running: dict[int, Call] = {}
         self.holder: dict[str, str] = {}  # device -> the stage that holds its lease
         self._numbers = 0
+        self._turns = 0
 
     @property
     def finished(self) -> bool:
@@ -75,7 +77,7 @@ class State:
             if call is None:
                 continue
             wanted = self.flow.devices.get(stage, ())
-            if all(self.holder.get(device) == stage for device in wanted):
+            if all(self.holder.get(device) == stage for device in wanted) and not self._leaving(stage):
                 return call
             in_use = {device for other in self.running.values() for device in self.flow.devices.get(other.stage, ())}
             if in_use.intersection(wanted):
@@ -123,6 +125,8 @@ class State:
             return None
         for number in sorted(self.rounds):
             channel = self.rounds[number].channels[stage]
+            if any(link.source == stage and self.rounds[number].channels[link.target].full for link in self.flow.links):
+                return None  # full means that the next stage has something to take, so this ends
             if channel.available():
                 return self._new(stage, "granule", number, payload=channel.peek())
             if stage == self.flow.sink and channel.drained and number == self.done and not self.rounds[number].updating:
@@ -132,7 +136,7 @@ class State:
         return None
 
     def _turn(self, stage: str) -> Call | None:
-        for number, group in enumerate(self.groups):
+        for number, group in sorted(enumerate(self.groups), key=lambda each: each[1].since):
             if group.busy or group.turn != stage or group.round >= self.last:
                 continue
             if group.payload is None and stage == self.flow.source and self.flow.lag is not None:
@@ -142,6 +146,9 @@ class State:
                 continue
             return self._new(stage, "turn", group.round, number, group.payload)
         return None
+
+    def _leaving(self, stage: str) -> bool:
+        return any(call.stage == stage and call.kind == "unload" for call in self.running.values())
 
     def _new(self, stage: str, kind: str, round_number: int, group: int | None = None, payload: Any = None) -> Call:
         self._numbers += 1
@@ -163,7 +170,8 @@ class State:
 
     def _turned(self, call: Call, reply: Any) -> None:
         group = self.groups[call.group]
-        group.busy, group.payload = False, reply
+        self._turns += 1
+        group.busy, group.payload, group.since = False, reply, self._turns
         if call.stage == self.flow.source and reply is None:
             group.round, group.turn = call.round + 1, self.flow.source
             self._round(call.round).groups_left -= 1

@@ -27,6 +27,7 @@ class Flow:
     links: tuple[Link, ...]  # from the source to the sink, a chain
     lag: int | None  # of the weights edge; None when nothing is learned
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # stage -> the devices it leases; a stage that needs none is absent
+    elsewhere: frozenset[str] = frozenset()  # stages whose calls do not hold up the caller
 
     @property
     def sink(self) -> str | None:
@@ -34,12 +35,12 @@ class Flow:
 
     @property
     def priority(self) -> tuple[str, ...]:
-        """Who goes first when several may: the source frees workers that run elsewhere, then its partner, then downstream."""
-        stages = [self.source] + ([self.partner] if self.partner else [])
-        return tuple(stages + [link.target for link in self.links])
+        """Who goes first when several may: stages that run elsewhere, then those that hold up the caller; of each the source, its partner, then downstream."""
+        stages = [self.source, *([self.partner] if self.partner else []), *(link.target for link in self.links)]
+        return tuple(sorted(stages, key=lambda stage: stage not in self.elsewhere))
 
 
-def flow_of(graph: MacroGraph, groups: int, granules: Mapping[str, int | None], devices: Mapping[str, tuple[str, ...]]) -> Flow:
+def flow_of(graph: MacroGraph, groups: int, granules: Mapping[str, int | None], devices: Mapping[str, tuple[str, ...]], elsewhere: frozenset[str] = frozenset()) -> Flow:
     """granules: by receiving stage. Raises GraphError naming the stage where the graph is not a source (or loop) followed by a chain."""
     order = graph.order()
     loops = graph.loops
@@ -60,4 +61,4 @@ def flow_of(graph: MacroGraph, groups: int, granules: Mapping[str, int | None], 
         if name not in covered:
             raise GraphError(f"stage {name!r} is not on the way from {source!r} to {at!r}")
     lags = [edge.lag for edge in graph.edges if edge.lag is not None]
-    return Flow(source, partner, groups, tuple(links), lags[0] if lags else None, {stage: held for stage, held in devices.items() if held})
+    return Flow(source, partner, groups, tuple(links), lags[0] if lags else None, {stage: held for stage, held in devices.items() if held}, elsewhere)

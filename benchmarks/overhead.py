@@ -1,0 +1,103 @@
+"""What one hand-over costs: the executor's own time per granule in one process, and per turn with a simulator in a worker process.
+
+    python benchmarks/overhead.py [items=20000]
+
+In process: a source that emits items and a stage that takes them one by one and does nothing, beside the same two functions called in a
+plain loop. Shared memory: turns of the toy env in a worker process, answered at once, beside the same env stepped in this process.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from embodied import graphs
+from embodied.stages.sim import SimStage
+from envs.toy import ToyEnv
+from envs.vector import VectorEnv
+from scheduler.backends.base import Call, Item, Outcome
+from scheduler.backends.local_backend import LocalBackend
+from scheduler.running.execute import execute
+from scheduler.running.flow import Flow, Link
+
+
+class Emit:
+    def __init__(self, items: int) -> None:
+        self.items = items
+
+    def start(self, call: Call) -> Outcome:
+        return Outcome(None, tuple(Item(i, i) for i in range(self.items)))
+
+
+class Take:
+    def start(self, call: Call) -> Outcome:
+        return Outcome()
+
+
+class Answer:
+    """A policy that is no work: the same chunk for every slot."""
+
+    def start(self, call: Call) -> Outcome:
+        return Outcome(Chunk(len(call.payload.episodes)))
+
+
+class Chunk:
+    def __init__(self, rows: int) -> None:
+        import torch
+
+        self.actions = np.zeros((rows, 1, 1), np.int64)
+        self.choices, self.logprobs, self.mask = torch.zeros(rows, 1), torch.zeros(rows, 1), torch.ones(rows, 1, dtype=torch.bool)
+        self.inputs, self.values, self.labels = {}, None, None
+
+
+def in_process(items: int) -> tuple[float, float]:
+    """Seconds per granule of one item: (executor, plain loop)."""
+    flow = Flow("emit", None, 1, (Link("emit", "take", 1),), None)
+    begun = time.perf_counter()
+    list(execute(flow, LocalBackend({"emit": Emit(items), "take": Take()}), 0, 1))
+    executed = (time.perf_counter() - begun) / items
+    call, take = Call(0, "take", "granule", 0), Take()
+    begun = time.perf_counter()
+    for _ in range(items):
+        take.start(call)
+    return executed, (time.perf_counter() - begun) / items
+
+
+def episodes(count: int) -> Any:
+    from embodied.episodes import EvaluationLedger
+
+    return EvaluationLedger(0, [0], range(50), count).round(0)
+
+
+def turns(workers: int, count: int = 40, horizon: int = 100) -> float:
+    """Seconds per turn of one slot."""
+    import functools
+
+    with VectorEnv(functools.partial(ToyEnv, horizon=horizon, goal=horizon), 1, workers) as env:
+        played = episodes(count)
+        results = []
+        for _ in range(2):  # the first time is to warm up
+            sim = SimStage(env, lambda number: played, 1, 1, finish=lambda trajectory: None)
+            flow = graphs.evaluation()
+            from scheduler.running.flow import flow_of
+
+            begun = time.perf_counter()
+            list(execute(flow_of(flow, 1, {}, {}), LocalBackend({"sim": sim, "act": Answer()}), 0, 1))
+            results.append((time.perf_counter() - begun) / (count * horizon))
+    return results[-1]
+
+
+def main(arguments: list[str]) -> int:
+    items = int(dict(a.split("=", 1) for a in arguments).get("items", 20000))
+    executed, plain = in_process(items)
+    print(f"in process:    {1e6 * executed:6.1f} us a granule; the same calls in a plain loop {1e6 * plain:.2f} us")
+    apart, here = turns(1), turns(0)
+    print(f"shared memory: {1e6 * apart:6.1f} us a turn of the toy env in a worker; {1e6 * here:.1f} us in this process; the hand-over {1e6 * (apart - here):.1f} us")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
