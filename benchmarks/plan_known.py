@@ -87,7 +87,7 @@ def listed(graph: MacroGraph, profile: Profile, machine: Cluster) -> list[Plan]:
 
 
 def _key(found: Plan) -> tuple:
-    return found.slot_groups, found.resident, tuple(found.stages.items())
+    return found.slot_groups, found.together, tuple(found.stages.items())
 
 
 def measured(graph: MacroGraph, found: Plan, profile: Profile, machine: Cluster, rounds: int, rate: float) -> float:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from embodied import graphs
@@ -22,6 +21,8 @@ from scheduler.profile import Point, Profile, Round, StageProfile
 from scheduler.resources import named
 
 GB = 10**9
+DEVICES = (8, 16, 32, 64, 128, 256, 512, 1024)
+FIXED = 2048  # slots of the curve that keeps the work and adds devices
 
 
 def line(fixed: float, per_item: float, memory: int = 0, per_item_memory: int = 0, **more: object) -> StageProfile:
@@ -88,9 +89,9 @@ def replayed(name: str, graph: MacroGraph, profile: Profile, devices: int, publi
     return {"setting": name, "seconds": seconds, "chosen": chosen.mode, "iteration_s": chosen.predicted.iteration_s, "plan": chosen.reason, "published": published}
 
 
-def scaled(devices: int) -> dict:
-    """The ManiSkill-like setting with 64 envs a device, planned and timed."""
-    found = replace(maniskill_like(64 * devices), stages=maniskill_like(8).stages)
+def scaled(devices: int, slots: int) -> dict:
+    """The ManiSkill-like setting with so many envs, planned and timed."""
+    found = maniskill_like(slots)
     begun = time.process_time()
     chosen = plan(graphs.reinforcement(), found, named(cluster_name(devices)))
     return {"devices": devices, "slots": found.round.slots, "iteration_s": chosen.predicted.iteration_s, "steps_per_s": found.round.items * 80 / chosen.predicted.iteration_s,
@@ -106,8 +107,8 @@ def main(arguments: list[str]) -> int:
         times = ", ".join(f"{mode} {'-' if s is None else f'{s:.1f}'}" for mode, s in row["seconds"].items())
         print(f"{row['setting']:32} {times}; chosen {row['chosen']} {row['iteration_s']:.1f} s (published: {row['published']})\n    {row['plan']}", flush=True)
     curve = []
-    for devices in (8, 16, 32, 64, 128, 256, 512, 1024):
-        curve.append(scaled(devices))
+    for devices, slots in [(n, 64 * n) for n in DEVICES] + [(n, FIXED) for n in DEVICES]:
+        curve.append(scaled(devices, slots))
         point = curve[-1]
         print(f"{point['devices']:5} devices {point['slots']:6} slots: {point['steps_per_s']:9.0f} steps/s, {point['steps_per_s'] / devices:6.1f} a device, {point['mode']}, planned in {point['planned_in_s']:.2f} s: {point['plan']}", flush=True)
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -50,7 +50,7 @@ def show(arguments: Sequence[str]) -> None:
     groups = None if config.scheduler.groups is None else [config.scheduler.groups]
     here = own.get("cluster", "local") == "local" and "profile" not in own
     chosen = plan(graph, profile, cluster, config.scheduler.mode, groups, config.sim.workers if here else None)
-    timeline = rehearse(graph, chosen, profile, cluster, 1)[0].timeline
+    timeline = rehearse(graph, chosen, profile, cluster, 2)[-1].timeline
     with closing(RunFolder.create(config.output, config.choices.env, config.choices.policy, kind="plan")) as run:
         OmegaConf.save(config, run.config_yaml)
         chosen.save(run.plan_json)

@@ -139,7 +139,8 @@ def loop(profile: Profile, first: str, second: str, one: Units, two: Units, join
     lead = total * shares
     each = (total - lead) / (granules - 1) if granules > 1 else 0.0
     work = (turns * cores + (begin * units_a if a.on == CORES else 0.0)) / granules
-    held = [(p.resident, p.memory(members, u)) if p.on == ACCELERATORS else (0, 0) for p, u in ((a, units_a), (b, units_b))]
+    # The first holds every slot at all times, the second works on a group's at a time.
+    held = [(p.resident, p.memory(n, u)) if p.on == ACCELERATORS else (0, 0) for p, n, u in ((a, round_.slots, units_a), (b, members, units_b))]
     together = join == "turns" and a.on == b.on == ACCELERATORS
     resident = sum(r for r, _ in held) if together else max(r for r, _ in held)
     peak = resident + max(w for _, w in held) if together else max(r + w for r, w in held)

@@ -67,7 +67,8 @@ def plan_of(tree: Tree, graph: MacroGraph, profile: Profile, cluster: Cluster, g
             own, threads = (len(devices) if len(cluster.accelerators) > 1 else 0), 1
         stages[name] = StagePlan(devices, own, threads, granule if streams else None)
     groups = next((loop.groups for loop in _loops(tree)), 1)
-    return Plan(mode_of(tree), profile.round.slots, groups, stages, resident="reloaded" not in set(_joins(tree)), reason=describe(tree, groups, granules))
+    together = tuple(tuple(sorted(group)) for group in _together(tree)) if "reloaded" in set(_joins(tree)) else None
+    return Plan(mode_of(tree), profile.round.slots, groups, stages, together, describe(tree, groups, granules))
 
 
 def describe(tree: Tree, groups: int, granules: int) -> str:
@@ -114,6 +115,14 @@ def _loops(tree: Tree) -> Iterator[LoopLeaf]:
     elif isinstance(tree, Join):
         yield from _loops(tree.first)
         yield from _loops(tree.second)
+
+
+def _together(tree: Tree) -> list[frozenset[str]]:
+    """Sets of stages that are loaded at once."""
+    if isinstance(tree, Leaf):
+        return [frozenset({tree.stage})]
+    one, two = _together(tree.first), _together(tree.second)
+    return one + two if isinstance(tree, Join) and tree.kind == "reloaded" else [a | b for a in one for b in two]
 
 
 def _in_loop(name: str, tree: Tree) -> bool:

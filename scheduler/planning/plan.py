@@ -6,7 +6,7 @@ A pure function: nothing is measured, started or read. What was passed over is i
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Sequence
+from typing import Callable, Sequence
 
 from scheduler.graph import MacroGraph
 from scheduler.planning.modes import Candidate, candidates
@@ -50,21 +50,29 @@ def plan(graph: MacroGraph, profile: Profile, cluster: Cluster, mode: str = "aut
 
 def judged(graph: MacroGraph, candidate: Plan, profile: Profile, cluster: Cluster, overhead: float = 0.0) -> Plan:
     """The plan with what it is predicted to take, from a rehearsal of a round."""
-    result = rehearse(graph, candidate, profile, cluster, 1, overhead=overhead)[-1]
-    return replace(candidate, predicted=predicted(candidate, result.timeline, profile, cluster))
+    # What is reloaded begins a round with what the one before has left loaded.
+    result = rehearse(graph, candidate, profile, cluster, 1 if candidate.together is None else 2, overhead=overhead)[-1]
+    return replace(candidate, predicted=predicted(graph, candidate, result.timeline, profile, cluster))
 
 
-def predicted(candidate: Plan, timeline: Timeline, profile: Profile, cluster: Cluster) -> Predicted:
+def predicted(graph: MacroGraph, candidate: Plan, timeline: Timeline, profile: Profile, cluster: Cluster) -> Predicted:
     wall, busy = timeline.wall, timeline.busy()
-    memory: dict[str, int] = {}
+    held: dict[str, dict[str, tuple[int, int]]] = {}  # device -> stage -> (bytes while loaded, bytes at work)
+    flow = candidate.flow(graph)
+    sizes = {flow.source: profile.round.slots, flow.partner: profile.round.slots // candidate.slot_groups}
     for name, stage in candidate.stages.items():
         measured = profile.stage(name)
-        items = stage.granule or (profile.round.slots // candidate.slot_groups if name in _looping(candidate, profile) else profile.round.items)
+        items = sizes.get(name) or stage.granule or profile.round.items
         for device in stage.devices or ("host",):
             need = measured.resident + measured.memory(items, stage.units)
-            shared = device != "host" and not candidate.resident
-            memory[device] = max(memory.get(device, 0), need) if shared else memory.get(device, 0) + need
+            held.setdefault(device, {})[name] = (measured.resident, need)
+    memory = {device: sum(need for _, need in stages.values()) if device == "host" else _peak(stages, flow.beside) for device, stages in held.items()}
     return Predicted(wall, {name: busy.get(name, 0.0) for name in candidate.stages}, idle(candidate, timeline, profile, cluster), memory)
+
+
+def _peak(stages: dict[str, tuple[int, int]], beside: Callable[[str, str], bool]) -> int:
+    """Bytes at the worst moment: one stage at work, those that may be loaded beside it loaded."""
+    return max(need + sum(resident for other, (resident, _) in stages.items() if other != name and beside(name, other)) for name, (_, need) in stages.items())
 
 
 def idle(candidate: Plan, timeline: Timeline, profile: Profile, cluster: Cluster) -> dict[str, float]:
@@ -77,10 +85,6 @@ def idle(candidate: Plan, timeline: Timeline, profile: Profile, cluster: Cluster
             used = sum(busy.get(name, 0.0) * min(total, candidate.stages[name].units) for name in stages)
             shares[pool] = max(0.0, 1.0 - used / (wall * total))
     return shares
-
-
-def _looping(candidate: Plan, profile: Profile) -> set[str]:
-    return {name for name, stage in candidate.stages.items() if stage.granule is None and profile.stage(name).streams}
 
 
 def _granules(profile: Profile, cluster: Cluster) -> list[int]:
@@ -105,7 +109,7 @@ def _distinct(found: object) -> list[Candidate]:
     kept: dict[object, Candidate] = {}
     for candidate in sorted(found, key=lambda each: each.seconds):
         laid_out = candidate.plan
-        kept.setdefault((laid_out.mode, laid_out.slot_groups, laid_out.resident, tuple(laid_out.stages.items())), candidate)
+        kept.setdefault((laid_out.mode, laid_out.slot_groups, laid_out.together, tuple(laid_out.stages.items())), candidate)
     return list(kept.values())
 
 
@@ -125,11 +129,13 @@ def _nothing_fits(graph: MacroGraph, profile: Profile, cluster: Cluster, mode: s
         return f"found stages on accelerators ({', '.join(held)}) and a cluster without one; wanted at least one accelerator, or a profile measured on cores"
     memory = cluster.accelerator_memory
     least = min(_granule_sizes(profile, cluster))
-    working = {name: stage.memory(least, len(cluster.accelerators)) for name, stage in held.items()}
+    source = graph.order()[0]
+    share = {name: profile.round.slots if name == source else least for name in held}
+    working = {name: stage.memory(share[name], len(cluster.accelerators)) for name, stage in held.items()}
     too_big = {name: stage.resident + working[name] for name, stage in held.items() if stage.resident + working[name] > memory}
     if too_big:
-        parts = "; ".join(f"{name} holds {on[name].resident / 2**30:.1f} GiB and needs {working[name] / 2**30:.1f} GiB for its share of {least} items" for name in too_big)
-        return f"found {memory / 2**30:.1f} GiB an accelerator, wanted {max(too_big.values()) / 2**30:.1f} GiB: {parts}; smaller micro-batches free the second part, LoRA or a smaller optimizer state the first"
+        parts = "; ".join(f"{name} holds {on[name].resident / 2**30:.1f} GiB and needs {working[name] / 2**30:.1f} GiB for its share of {share[name]} items" for name in too_big)
+        return f"found {memory / 2**30:.1f} GiB an accelerator, wanted {max(too_big.values()) / 2**30:.1f} GiB: {parts}; fewer slots or smaller micro-batches free the second part, LoRA or a smaller optimizer state the first"
     units = max(len(cluster.accelerators), cluster.cores)
     if mode == "disaggregated":
         return f"found {len(cluster.accelerators)} accelerators and {cluster.cores} cores for {len(graph.stages)} stages that each want units of their own, in numbers that divide their items; hybrid shares some"

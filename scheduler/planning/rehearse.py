@@ -93,7 +93,7 @@ class _Stage:
 
     def parts(self, call: Call) -> list[Part]:
         if call.kind in ("load", "unload"):
-            spent = 0.0 if self.setting.plan.resident else getattr(self.measured, f"{call.kind}_s")
+            spent = 0.0 if self.setting.plan.together is None else getattr(self.measured, f"{call.kind}_s")
             return [Part((self.task(spent),), Outcome())]
         return self.work(call)
 

@@ -57,7 +57,7 @@ class Plan:
     slots: int  # env instances
     slot_groups: int  # in flight; divides slots
     stages: dict[str, StagePlan]
-    resident: bool = True  # stages that share devices all stay loaded; False: taking a lease loads, giving it back unloads
+    together: tuple[tuple[str, ...], ...] | None = None  # sets of stages that stay loaded at once on devices they share; null = all of them
     reason: str = ""
     predicted: Predicted | None = None
     rejected: tuple[Rejected, ...] = field(default=())
@@ -70,7 +70,8 @@ class Plan:
         """What the executor follows."""
         granules = {name: stage.granule for name, stage in self.stages.items()}
         elsewhere = frozenset(name for name, stage in self.stages.items() if stage.processes)
-        return flow_of(graph, self.slot_groups, granules, {name: stage.devices for name, stage in self.stages.items()}, elsewhere)
+        flow = flow_of(graph, self.slot_groups, granules, {name: stage.devices for name, stage in self.stages.items()}, elsewhere)
+        return replace(flow, together=(frozenset(self.stages),) if self.together is None else tuple(map(frozenset, self.together)))
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self), indent=2) + "\n")
@@ -86,7 +87,8 @@ def load(path: Path) -> Plan:
         stages = {name: StagePlan(**{**stage, "devices": tuple(stage.get("devices", ()))}) for name, stage in found["stages"].items()}
         predicted = Predicted(**found["predicted"]) if found.get("predicted") else None
         rejected = tuple(Rejected(**each) for each in found.get("rejected", ()))
-        return Plan(**{**found, "stages": stages, "predicted": predicted, "rejected": rejected})
+        together = None if found.get("together") is None else tuple(map(tuple, found["together"]))
+        return Plan(**{**found, "stages": stages, "predicted": predicted, "rejected": rejected, "together": together})
     except (TypeError, KeyError, AttributeError) as error:
         raise PlanError(f"{path} is not a plan: {error}; wanted the keys {', '.join(f.name for f in fields(Plan))}, and of each stage {', '.join(f.name for f in fields(StagePlan))}") from error
 

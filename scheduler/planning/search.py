@@ -17,6 +17,7 @@ from scheduler.planning import cost
 from scheduler.planning.cost import Option, Units
 from scheduler.profile import ACCELERATORS, CORES, Profile
 
+PARTS = 24  # above FEW, a loop is split at so many places and at as many sizes from either end
 FEW = 16  # up to so many units every split is tried; above, only sizes that divide the work, and what they leave
 MOST_CUTS = 12  # folded stages
 
@@ -143,7 +144,8 @@ class Search:
             yield (units, units)
             return
         pool = 0 if a == ACCELERATORS else 1
-        for n in range(1, units[pool]) if units[pool] <= FEW else [n for n in (self._accelerator_sizes, self._core_sizes)[pool] if n < units[pool]]:
+        total = units[pool]
+        for n in range(1, total) if total <= FEW else sorted({n for part in range(1, PARTS) for n in (part, total - part, total * part // PARTS)} - {0, total}):
             rest = units[pool] - n
             yield (Units(n, 0), Units(rest, 0)) if pool == 0 else (Units(0, n), Units(0, rest))
 

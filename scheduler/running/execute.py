@@ -1,9 +1,10 @@
 """The executor: a state machine that says what may run, and the short loop that drives it with a backend.
 
 Guarantees: every item the source emits reaches the sink once; a round's update runs when all its items are in; sampling of a
-round starts only when `staleness.may_start` allows; a device has one holder at a time. It reads no clock and no payload.
-A stage takes all devices of its lease at once, when nothing runs on any of them, and a holder with nothing running gives up its
-lease to whoever comes first in the flow's priority: nobody holds one device while it waits for another, so leases cannot deadlock.
+round starts only when `staleness.may_start` allows; one stage at a time uses a device. It reads no clock and no payload.
+A stage takes all devices of its lease at once, when nothing else runs on any of them, and holds them only while its calls run: nobody
+holds one device while it waits for another, so leases cannot deadlock. It stays loaded until a stage that may not be loaded beside
+it (`Flow.together`) wants one of its devices; a load that is not needed is skipped.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class State:
         self.rounds: dict[int, _Round] = {}
         self.done = first  # rounds completed: the first round that is not
         self.running: dict[int, Call] = {}
-        self.holder: dict[str, str] = {}  # device -> the stage that holds its lease
+        self.loaded: set[str] = set()  # stages that are on their devices
         self._numbers = 0
         self._turns = 0
 
@@ -76,13 +77,14 @@ class State:
             call = self._call_for(stage)
             if call is None:
                 continue
-            wanted = self.flow.devices.get(stage, ())
-            if all(self.holder.get(device) == stage for device in wanted) and not self._leaving(stage):
+            if stage not in self.flow.devices:
                 return call
-            in_use = {device for other in self.running.values() for device in self.flow.devices.get(other.stage, ())}
-            if in_use.intersection(wanted):
+            if self._taken(stage):
                 continue  # whoever works there keeps it until then
-            others = sorted({self.holder[device] for device in wanted if self.holder.get(device, stage) != stage})
+            if stage in self.loaded:
+                return call
+            wanted = set(self.flow.devices[stage])
+            others = sorted(other for other in self.loaded if wanted.intersection(self.flow.devices[other]) and not self.flow.beside(stage, other))
             return self._new(others[0], "unload", call.round) if others else self._new(stage, "load", call.round)
         return None
 
@@ -94,6 +96,8 @@ class State:
             self.rounds[call.round].channels[call.stage].take()
         elif call.kind == "update":
             self.rounds[call.round].updating = True
+        elif call.kind == "unload":
+            self.loaded.discard(call.stage)
 
     def apply(self, event: Event) -> RoundResult | None:
         """Records an event; a RoundResult (its timeline still empty) when it completed a round."""
@@ -104,10 +108,8 @@ class State:
             return None
         del self.running[call.number]
         if call.kind in ("load", "unload"):
-            for device in self.flow.devices[call.stage]:
-                self.holder.pop(device, None)
-                if call.kind == "load":
-                    self.holder[device] = call.stage
+            if call.kind == "load":
+                self.loaded.add(call.stage)
             return None
         if call.kind == "turn":
             self._turned(call, outcome.reply)
@@ -147,8 +149,13 @@ class State:
             return self._new(stage, "turn", group.round, number, group.payload)
         return None
 
-    def _leaving(self, stage: str) -> bool:
-        return any(call.stage == stage and call.kind == "unload" for call in self.running.values())
+    def _taken(self, stage: str) -> bool:
+        """Whether another stage uses a device of its lease, or it is being loaded or unloaded itself."""
+        wanted = set(self.flow.devices[stage])
+        return any(
+            wanted.intersection(self.flow.devices.get(call.stage, ())) if call.stage != stage else call.kind in ("load", "unload")
+            for call in self.running.values()
+        )
 
     def _new(self, stage: str, kind: str, round_number: int, group: int | None = None, payload: Any = None) -> Call:
         self._numbers += 1

@@ -28,10 +28,15 @@ class Flow:
     lag: int | None  # of the weights edge; None when nothing is learned
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # stage -> the devices it leases; a stage that needs none is absent
     elsewhere: frozenset[str] = frozenset()  # stages whose calls do not hold up the caller
+    together: tuple[frozenset[str], ...] = ()  # sets of stages that may be loaded at once on devices they share
 
     @property
     def sink(self) -> str | None:
         return self.links[-1].target if self.links else None
+
+    def beside(self, one: str, other: str) -> bool:
+        """Whether both may be loaded at once on devices they share."""
+        return one == other or any({one, other} <= group for group in self.together)
 
     @property
     def priority(self) -> tuple[str, ...]:

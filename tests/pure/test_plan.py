@@ -103,7 +103,7 @@ def test_stages_that_fit_one_at_a_time_only_are_reloaded_or_kept_apart() -> None
     found, cluster = on_accelerators(memory=16 << 30, resident=12 << 30, load_s=1.0)
     chosen = plan(GRAPH, found, cluster)
     shared = set(chosen.stages["act"].devices) & set(chosen.stages["learn"].devices)
-    assert not (shared and chosen.resident)
+    assert not (shared and chosen.together is None)
 
 
 def test_no_accelerator_for_stages_that_were_measured_on_one_is_said() -> None:

@@ -37,7 +37,7 @@ def takes(seconds: float, on: str = CORES, units: int = 1, **more) -> StageProfi
 
 
 def plan(slots: int = 1, groups: int = 1, resident: bool = True, **stages: StagePlan) -> Plan:
-    return Plan("hybrid", slots, groups, {"sim": OWN, "act": HERE, "learn": HERE} | stages, resident)
+    return Plan("hybrid", slots, groups, {"sim": OWN, "act": HERE, "learn": HERE} | stages, None if resident else ())
 
 
 def machine(cores: int = 8) -> Cluster:
