@@ -69,7 +69,7 @@ def text_graph() -> MacroGraph:
 SETTINGS = [
     *((f"ManiSkill-like, {n} devices", graphs.reinforcement(), maniskill_like(256 * n // 8), n, "hybrid") for n in (8, 16, 32)),
     *((f"LIBERO-like, {n} devices", graphs.reinforcement(), libero_like(512), n, "collocated") for n in (8, 16, 32)),
-    ("long-tailed text, 64 devices", text_graph(), long_tailed_text(512), 64, "disaggregated"),
+    ("long-tailed text, 64 devices", text_graph(), long_tailed_text(512), 64, "depends on length and roles"),
 ]
 
 
