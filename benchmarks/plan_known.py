@@ -44,6 +44,7 @@ def chain(*names: str) -> MacroGraph:
         graph.stage(name, None, "item")
     for one, two in zip(names, names[1:]):
         graph.edge(one, two, carries="item", capacity=4)
+    graph.edge(names[-1], names[0], carries="weights", lag=0)
     return graph
 
 

@@ -29,7 +29,7 @@ from envs.record import DemonstrationWriter
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return programs.guarded(lambda: evaluate(sys.argv[1:] if arguments is None else arguments))
+    return programs.guarded(evaluate, arguments, __doc__)
 
 
 def evaluate(arguments: Sequence[str]) -> None:

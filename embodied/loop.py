@@ -123,17 +123,18 @@ def log_round(result: RoundResult, logs: Logs, planner: Any) -> None:
     done, seconds, wall = result.number + 1, result.timeline.busy(), result.timeline.wall
     trajectories = [item.payload for item in result.items if isinstance(item.payload, Trajectory)]
     row: dict[str, Any] = {"learn": result.report, **planner.compare(result, [trajectory.length for trajectory in trajectories])}
-    success, steps_per_s = None, None
+    success = steps_per_s = mean_return = None
     if trajectories:
         for trajectory in trajectories:
             logs.episodes.write(episode_row(trajectory, "train", done, logs.suite))
         steps = sum(trajectory.steps for trajectory in trajectories)
         success = rate(sum(t.success for t in trajectories), len(trajectories))
         steps_per_s = steps / wall
+        mean_return = sum(float(t.rewards.sum()) for t in trajectories) / len(trajectories)
         row |= {"success": success.as_dict(), "episode_steps": steps / len(trajectories), "env_steps": steps, "env_steps_per_s": steps_per_s}
     logs.metrics.write(done, row)
     write_json(logs.run.timeline_json, result.timeline.perfetto())
-    logs.progress.update(done, success, steps_per_s, seconds, result.timeline.bottleneck(), row.get("plan", {}).get("error"))
+    logs.progress.update(done, success, steps_per_s, seconds, result.timeline.bottleneck(), row.get("plan", {}).get("error"), mean_return)
 
 
 def episode_row(trajectory: Trajectory, phase: str, iteration: int, suite: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from embodied.runs.gantt import write_png
 from embodied.runs.progress import Progress
 from embodied.wiring import programs, scheduling
 from embodied.wiring.training import Training
-from scheduler.planning.explain import bottleneck, memory_lines, plan_table, stage_table
+from scheduler.planning.explain import bottleneck, memory_lines, plan_table, seconds, stage_table
 from scheduler.planning.gantt import chart, text_gantt
 from scheduler.planning.plan import plan
 from scheduler.planning.rehearse import rehearse
@@ -36,7 +36,7 @@ UNUSED = {"record": "it belongs to evaluate", "videos": "they belong to evaluate
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return programs.guarded(lambda: show(sys.argv[1:] if arguments is None else arguments))
+    return programs.guarded(show, arguments, __doc__)
 
 
 def show(arguments: Sequence[str]) -> None:
@@ -50,13 +50,14 @@ def show(arguments: Sequence[str]) -> None:
     groups = None if config.scheduler.groups is None else [config.scheduler.groups]
     here = own.get("cluster", "local") == "local" and "profile" not in own
     chosen = plan(graph, profile, cluster, config.scheduler.mode, groups, config.sim.workers if here else None)
-    timeline = rehearse(graph, chosen, profile, cluster, 2)[-1].timeline
+    timeline = rehearse(graph, chosen, profile, cluster, 1 if chosen.together is None else 2)[-1].timeline
     with closing(RunFolder.create(config.output, config.choices.env, config.choices.policy, kind="plan")) as run:
         OmegaConf.save(config, run.config_yaml)
         chosen.save(run.plan_json)
-        write_png(run.path / "plan.png", chart(timeline), f"{chosen.mode}: {chosen.reason}")
+        write_png(run.path / "plan.png", chart(timeline), f"{config.choices.policy} on {config.choices.env}, {own.get('cluster', 'local')}: {seconds(chosen.predicted.iteration_s)} an iteration, {chosen.mode}; {bottleneck(chosen)}")
         print(page(chosen, profile, cluster))
-        print(f"\n{text_gantt(timeline)}\n\nrun: {run} (plan.json, plan.png; run it by scheduler=from_file scheduler.file={run.plan_json})")
+        runnable = f"; run it by scheduler=from_file scheduler.file={run.plan_json}" if here else ""
+        print(f"\n{text_gantt(timeline)}\n\nrun: {run} (plan.json, plan.png{runnable})")
 
 
 def page(chosen: Plan, profile: Profile, cluster: Cluster) -> str:

@@ -27,7 +27,7 @@ UNUSED = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return programs.guarded(lambda: train(sys.argv[1:] if arguments is None else arguments), "; the same command with resume=auto goes on")
+    return programs.guarded(train, arguments, __doc__, "; the same command with resume=auto goes on")
 
 
 def train(arguments: Sequence[str]) -> None:
@@ -36,6 +36,9 @@ def train(arguments: Sequence[str]) -> None:
     refuse_unused(config, "train", UNUSED)
     with ExitStack() as stack:
         run = stack.enter_context(programs.run_folder(config, path))
+        if programs.finished(run, config):
+            print(f"{run} is finished after {config.iterations} iterations, and left as it is; a larger iterations= goes further")
+            return
         parts = stack.enter_context(programs.Parts(config, run))
         progress = stack.enter_context(Progress(config.iterations))
         training = Training(config, parts, progress)

@@ -13,11 +13,13 @@ from typing import TextIO
 from .success import Rate
 
 
-def line(iteration: int, total: int, success: Rate | None, env_steps_per_s: float | None, seconds: Mapping[str, float], bottleneck: str | None, seconds_left: float | None, off: float | None = None) -> str:
+def line(iteration: int, total: int, success: Rate | None, env_steps_per_s: float | None, seconds: Mapping[str, float], bottleneck: str | None, seconds_left: float | None, off: float | None = None, mean_return: float | None = None) -> str:
     """The text of one update; parts that are None or empty are left out. `seconds`: stage -> busy seconds of this iteration. off: predicted over measured time, less 1."""
     parts = [f"{iteration}/{total}"]
     if success is not None and success.n:
         parts.append(f"success {success}")
+    if mean_return is not None:
+        parts.append(f"return {mean_return:.3g}")
     if env_steps_per_s is not None:
         parts.append(f"{env_steps_per_s:.0f} env steps/s")
     if seconds:
@@ -25,7 +27,7 @@ def line(iteration: int, total: int, success: Rate | None, env_steps_per_s: floa
     if bottleneck:
         parts.append(f"bottleneck {bottleneck}")
     if off is not None:
-        parts.append(f"predicted {100 * off:+.0f} %")
+        parts.append(f"predicted {100 * abs(off):.0f} % {'more' if off > 0 else 'less'}")
     if seconds_left is not None:
         parts.append(f"{duration(seconds_left)} left")
     return "  ".join(parts)
@@ -59,14 +61,14 @@ class Progress:
 
             self._live = Live(console=Console(file=self._stream), auto_refresh=False)
 
-    def update(self, iteration: int, success: Rate | None = None, env_steps_per_s: float | None = None, seconds: Mapping[str, float] | None = None, bottleneck: str | None = None, off: float | None = None) -> None:
+    def update(self, iteration: int, success: Rate | None = None, env_steps_per_s: float | None = None, seconds: Mapping[str, float] | None = None, bottleneck: str | None = None, off: float | None = None, mean_return: float | None = None) -> None:
         """Show the state after `iteration` iterations. The bottleneck is the stage with most seconds unless it is given."""
         seconds = seconds or {}
         if bottleneck is None and seconds:
             bottleneck = max(seconds, key=seconds.__getitem__)
         ran = iteration - self._done
         left = (self._clock() - self._started) / ran * (self._total - iteration) if ran > 0 else None
-        text = line(iteration, self._total, success, env_steps_per_s, seconds, bottleneck, left, off)
+        text = line(iteration, self._total, success, env_steps_per_s, seconds, bottleneck, left, off, mean_return)
         if self._live is None:
             self._print(text)
         else:

@@ -131,6 +131,8 @@ def env_spec(config: DictConfig, policy_spec: PolicySpec | None, keep_cameras: b
     """The spec, from an instance made here and closed at once (constructors build no simulator before the first reset)."""
     env = _call("env", env_thunk(config, policy_spec, keep_cameras))
     try:
+        if not isinstance(getattr(env, "env_spec", None), EnvSpec):
+            raise ConfigError(f"env={config.choices['env']}: found no env_spec on {type(env).__name__}, wanted one (envs/spec.py; the README has a whole env); or register it with Gymnasium and run it by env=gym env.id=your_package:YourEnv-v0")
         return env.env_spec
     finally:
         env.close()

@@ -18,7 +18,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from embodied import config as configuration, loop
+from embodied import config as configuration, graphs, loop
 from embodied.config import ConfigError
 from embodied.episodes import EvaluationLedger
 from embodied.runs import checkpoint, folder
@@ -36,12 +36,24 @@ from scheduler.resources import ClusterError
 from scheduler.running.execute import Stopped
 
 
-def guarded(program: Callable[[], None], hint: str = "") -> int:
-    """Runs a program; what a user can mend ends in its message, not a traceback (M2FLOW_DEBUG=1 shows both). hint: said after a stop."""
+KNOBS = """
+Every knob is key=value. Of a run: embodied/config.py; of each choice: the yaml files below configs/.
+  env={env}  policy={policy}  algorithm={algorithm}  scheduler=auto|collocated|disaggregated|hybrid|from_file"""
+
+
+def guarded(program: Callable[[Sequence[str]], None], arguments: Sequence[str] | None, about: str | None, hint: str = "") -> int:
+    """Runs a program; what a user can mend ends in its message, not a traceback (M2FLOW_DEBUG=1 shows both).
+
+    arguments: None = the process's. about: what --help says first. hint: said after a stop.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if {"-h", "--help"}.intersection(given):
+        print((about or "") + KNOBS.format(**{group: "|".join(configuration.choices_of(group)) for group in configuration.CHOICES}))
+        return 0
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        program()
+        program(given)
         return 0
     except (KeyboardInterrupt, Stopped):
         print(f"stopped{hint}", file=sys.stderr)
@@ -120,6 +132,8 @@ class Parts:
         self.cluster = scheduling.cluster_of(self.device)
         self.evaluation_plan = scheduling.for_evaluation(config)
         learning = self.algorithm is not None
+        if learning:
+            scheduling.fixed(config, graphs.imitation() if self.algorithm.imitates else graphs.reinforcement())  # a plan file that does not fit is refused here
         self.needs_env = not (learning and self.algorithm.imitates and not config.evaluation.before and not config.evaluation.after)
         self._config = config
         self.env: Any = None
@@ -183,6 +197,14 @@ def weights(config: DictConfig) -> Path | None:
         return found / checkpoint.POLICY
     except FileNotFoundError as error:
         raise ConfigError(f"checkpoint={path}: {error}") from error
+
+
+def finished(run: RunFolder, config: DictConfig) -> bool:
+    """Whether a run has done everything that the config asks for."""
+    if not run.summary_json.is_file():
+        return False
+    summary = json.loads(run.summary_json.read_text())
+    return summary.get("iterations", 0) >= config.iterations and ("success_after" in summary or not config.evaluation.after)
 
 
 def earlier_success(run: RunFolder) -> dict[str, Rate]:

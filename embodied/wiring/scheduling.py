@@ -21,7 +21,7 @@ from scheduler.backends.local_backend import LocalBackend
 from scheduler.graph import MacroGraph
 from scheduler.planning.measure import calibrated, sample, trial, typical
 from scheduler.planning.plan import judged, plan
-from scheduler.planning.schedule import MODES, Plan, PlanError, StagePlan, check, load
+from scheduler.planning.schedule import MODES, Plan, PlanError, Predicted, StagePlan, check, load
 from scheduler.profile import ACCELERATORS, CORES, Point, Profile, ProfileError, Round, StageProfile
 from scheduler.resources import Accelerator, Cluster, this_machine
 from scheduler.running.execute import RoundResult
@@ -120,16 +120,18 @@ class Planner:
 
     def _learn_from(self, result: RoundResult, turns: Sequence[int], busy: Mapping[str, float], wall: float) -> None:
         """Scales the profile by what was busy how long, with the turns the episodes took; predicts the next iteration by it."""
-        self._predicted = None
+        expected, self._predicted = self._predicted, None
         if self.profile is None or not turns:
             return
         calls = 2 * sum(turns) / max(1, self.plan.slots // self.plan.slot_groups)
-        if 3 * calls * CALL_S > COST * wall:
+        if 3 * calls * CALL_S > COST * wall:  # too short to be rehearsed: it will take what it took
+            if expected is not None and expected.predicted.iteration_s > 0:
+                self.profile = calibrated(self.profile, dict.fromkeys(busy, expected.predicted.iteration_s), dict.fromkeys(busy, wall))
+            self._predicted = replace(self.plan, predicted=Predicted(wall, dict(busy), {}, {}))
             return
         round_ = replace(self.profile.round, items=len(turns), turns=tuple(turns))
         with_turns = replace(self.profile, round=round_)
-        expected = judged(self.graph, self.plan, with_turns, self.cluster).predicted.by_stage
-        self.profile = calibrated(with_turns, expected, busy)
+        self.profile = calibrated(with_turns, judged(self.graph, self.plan, with_turns, self.cluster).predicted.by_stage, busy)
         self._predicted = judged(self.graph, self.plan, self.profile, self.cluster)
 
 

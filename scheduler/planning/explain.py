@@ -50,6 +50,8 @@ def memory_lines(plan: Plan) -> str:
         return ""
     alike: dict[int, list[str]] = {}
     for device, peak in plan.predicted.memory.items():
+        if not peak:
+            continue  # nothing was measured
         alike.setdefault(peak, []).append(device)
     return "\n".join(f"peak memory {peak / 2**30:.1f} GiB: {devices(tuple(names))}" for peak, names in alike.items())
 

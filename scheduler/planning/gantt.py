@@ -57,7 +57,7 @@ def chart(timeline: Timeline) -> Chart:
 
 
 def tracks(timeline: Timeline) -> list[Row]:
-    """The rows of `timeline`: of each stage first the calls outside slot groups, then one row per group, then the row that groups share."""
+    """The rows of `timeline`: of each stage one row per slot group, then the row that groups share; calls outside groups are in the first row."""
     stages: dict[str, dict[int | None, list[Span]]] = defaultdict(lambda: defaultdict(list))
     for span in sorted(timeline.spans, key=lambda span: span.start):
         stages[span.stage][span.group].append(span)
@@ -85,13 +85,17 @@ def text_gantt(timeline: Timeline, width: int = 100) -> str:
 
 
 def _rows(stage: str, groups: dict[int | None, list[Span]]) -> list[Row]:
-    order = sorted(groups, key=lambda group: -1 if group is None else group)
+    outside = groups.pop(None, [])  # loads and unloads of a stage that works in groups, everything of one that does not
+    if not groups:
+        return [Row(stage, "", outside)]
+    order = sorted(groups)
+    groups[order[0]] = sorted(outside + groups[order[0]], key=lambda span: span.start)
     alone = order if len(order) <= MOST_ROWS else order[: MOST_ROWS - 1]
-    rows = [Row(stage, "" if group is None else str(group), groups[group]) for group in alone]
+    rows = [Row(stage, f"group {group}" if len(groups) > 1 else "", groups[group]) for group in alone]
     shared = order[len(alone) :]
     if shared:
         spans = sorted((span for group in shared for span in groups[group]), key=lambda span: span.start)
-        rows.append(Row(stage, f"+{len(shared)} groups", spans))
+        rows.append(Row(stage, f"{len(shared)} more groups", spans))
     return rows
 
 

@@ -8,7 +8,6 @@ import torch
 
 from embodied import train
 from embodied.config import compose
-from embodied.wiring.programs import guarded
 from embodied.runs.checkpoint import load
 from embodied.runs.metrics import read_episodes
 
@@ -40,4 +39,4 @@ def assert_equal_to_the_bit(first: dict[str, torch.Tensor], second: dict[str, to
         assert torch.equal(tensor, second[name]), name
 
 
-__all__ = ["TOY", "assert_equal_to_the_bit", "compose", "episodes", "guarded", "run", "trained"]
+__all__ = ["TOY", "assert_equal_to_the_bit", "compose", "episodes", "run", "trained"]

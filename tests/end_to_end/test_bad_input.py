@@ -78,6 +78,12 @@ def test_a_checkpoint_whose_config_lacks_a_key_is_named_with_file_and_key(capsys
     assert str(config) in message and "'hidden'" in message
 
 
+def test_an_env_without_a_spec_is_refused_with_the_two_ways_out(capsys, tmp_path: Path) -> None:
+    (tmp_path / "plain.yaml").write_text("_target_: gymnasium.envs.classic_control.CartPoleEnv\n")
+    message = refused(capsys, [f"env={tmp_path}/plain.yaml", "policy=mlp", "algorithm=ppo", f"output={tmp_path}"])
+    assert "no env_spec on CartPoleEnv" in message and "env=gym env.id=" in message
+
+
 def test_a_kl_term_on_a_policy_of_densities_is_refused(capsys, tmp_path: Path) -> None:
     assert "algorithm.kl_coef=0" in refused(capsys, [*TOY, "env.action=continuous", f"output={tmp_path}"])
 

@@ -40,6 +40,14 @@ def test_a_run_is_resumed_by_its_path_alone(finished: Path) -> None:
     assert trained(finished, 2)
 
 
+def test_a_run_that_is_finished_is_left_as_it_is(tmp_path: Path, capsys) -> None:
+    folder = run(tmp_path, "iterations=1")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert run(tmp_path, "iterations=1", "resume=auto") == folder
+    assert "finished after 1 iterations" in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
 def test_another_number_of_iterations_under_a_schedule_is_said(tmp_path: Path, capsys) -> None:
     folder = run(tmp_path, "iterations=1", "evaluation.after=false", "algorithm.learner.schedule=cosine")
     assert train.main([f"resume={folder}", "iterations=2"]) == 0

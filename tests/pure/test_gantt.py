@@ -66,22 +66,27 @@ def test_a_timeline_that_starts_late_is_drawn_from_its_own_start():
 
 def test_stages_stand_in_the_order_in_which_they_first_start_and_groups_by_number():
     spans = [ran("learn", 9, 10), ran("act", 2, 3, 1), ran("sim", 0, 2, 10), ran("sim", 1, 2, 2), ran("act", 3, 4), ran("act", 4, 5, 0)]
-    assert [row.label for row in tracks(Timeline(spans))] == ["sim 2", "sim 10", "act", "act 0", "act 1", "learn"]
+    assert [row.label for row in tracks(Timeline(spans))] == ["sim group 2", "sim group 10", "act group 0", "act group 1", "learn"]
+
+
+def test_calls_outside_the_groups_of_a_stage_are_in_its_first_row():
+    spans = [ran("act", 3, 4), ran("act", 2, 3, 1), ran("act", 4, 5, 0)]
+    assert [[(span.start, span.group) for span in row.spans] for row in tracks(Timeline(spans))] == [[(3, None), (4, 0)], [(2, 1)]]
 
 
 def test_a_stage_with_as_many_groups_as_rows_folds_none():
-    assert [row.part for row in tracks(Timeline([ran("sim", 0, 1, group) for group in range(MOST_ROWS)]))] == [str(group) for group in range(16)]
+    assert [row.part for row in tracks(Timeline([ran("sim", 0, 1, group) for group in range(MOST_ROWS)]))] == [f"group {group}" for group in range(16)]
 
 
 def test_the_groups_beyond_the_most_rows_share_one_that_says_how_many():
     labels = [row.label for row in tracks(Timeline([ran("sim", 0, 1, group) for group in range(20)]))]
-    assert labels == [f"sim {group}" for group in range(15)] + ["sim +5 groups"]
+    assert labels == [f"sim group {group}" for group in range(15)] + ["sim 5 more groups"]
 
 
 def test_a_shared_row_is_busy_while_any_of_its_groups_is():
     # Groups 15..19 run one second each, one after the other, from 0 to 5; the first fifteen run through.
     spans = [ran("sim", 0, 10, group) for group in range(15)] + [ran("sim", group - 15, group - 14, group) for group in range(15, 20)]
-    assert rows_of(text_gantt(Timeline(spans), 10))["sim +5 groups"] == ("█████     ", "50%")
+    assert rows_of(text_gantt(Timeline(spans), 10))["sim 5 more groups"] == ("█████     ", "50%")
 
 
 def test_the_axis_marks_the_cell_in_which_a_tick_lies_and_writes_its_seconds_below():
