@@ -90,11 +90,13 @@ class Enumeration:
         if waits or self.granules == 1:
             return
         yield columns_of(s_lead + t_lead, s_each + t_each, *all_loaded)
-        at_once = (s_work > 0) & (t_work > 0) & ~((s_peak > 0) & (t_peak > 0))
-        if at_once.any():
+        if self.both_use(up, down, CORES) and not self.both_use(up, down, ACCELERATORS):
             bound = work / units.cores  # of the first granule too: one that is through sooner would have had more cores than there are
             lead = s_lead + t_lead if connected else np.maximum(np.maximum(s_lead, t_lead), bound)
-            yield columns_of(lead, np.maximum(np.maximum(s_each, t_each), bound), *one_loaded)[:, at_once.ravel()]
+            yield columns_of(lead, np.maximum(np.maximum(s_each, t_each), bound), *one_loaded)
+
+    def both_use(self, up: Nodes, down: Nodes, pool: str) -> bool:
+        return all(any(self.profile.stage(name).on == pool for node in side for name in node) for side in (up, down))
 
     def split(self, up: np.ndarray, down: np.ndarray, connected: bool, waits: bool) -> np.ndarray:
         (s_lead, s_each, s_work, s_resident, s_peak), (t_lead, t_each, t_work, t_resident, t_peak) = pairs(up, down)
