@@ -44,7 +44,10 @@ class Evaluated:
 
 
 class Interrupt:
-    """While inside, the first Ctrl-C (or SIGTERM) asks the executor to stop between calls; the second raises KeyboardInterrupt."""
+    """While inside, the first Ctrl-C (or SIGTERM) asks the executor to stop between calls; the second raises KeyboardInterrupt.
+
+    A request that came too late to stop anything is a KeyboardInterrupt at the end, so that the program does not go on with the next phase.
+    """
 
     def __init__(self) -> None:
         self.requested = False
@@ -53,9 +56,11 @@ class Interrupt:
         self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: object, *exception: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if self.requested and kind is None:
+            raise KeyboardInterrupt
 
     def _ask(self, *_: object) -> None:
         if self.requested:

@@ -15,6 +15,9 @@ from typing import Any, Mapping
 CORES, ACCELERATORS = "cores", "accelerators"
 
 
+MOST_ITEMS, MOST_SECONDS, MOST_BYTES = 10**7, 1e9, 10**16  # beyond these a number is a slip of the pen
+
+
 class ProfileError(ValueError):
     """The profile cannot be used; the message says what was found, what was wanted and the way out."""
 
@@ -29,8 +32,9 @@ class Point:
     memory: int = 0  # bytes on each accelerator (host bytes for a stage on cores) while it runs, beyond what is resident
 
     def __post_init__(self) -> None:
-        if self.items < 1 or self.units < 1 or not (math.isfinite(self.seconds) and self.seconds >= 0) or self.memory < 0:
-            raise ProfileError(f"found a point with items={self.items}, units={self.units}, seconds={self.seconds}, memory={self.memory}; wanted items and units of at least 1, finite seconds and memory of at least 0")
+        sizes = all(_whole(size, 1) for size in (self.items, self.units)) and _whole(self.memory, 0, MOST_BYTES)
+        if not sizes or not _number(self.seconds, MOST_SECONDS):
+            raise ProfileError(f"found a point with items={self.items!r}, units={self.units!r}, seconds={self.seconds!r}, memory={self.memory!r}; wanted whole items and units of at least 1, seconds from 0 to {MOST_SECONDS:.0e} and whole bytes of at least 0")
 
 
 @dataclass(frozen=True)
@@ -51,9 +55,11 @@ class StageProfile:
     def __post_init__(self) -> None:
         if self.on not in (CORES, ACCELERATORS):
             raise ProfileError(f"found on={self.on!r}, wanted {CORES!r} or {ACCELERATORS!r}")
-        for name in ("resident", "begin_s", "update_s", "load_s", "unload_s", "spread"):
-            if not (isinstance(getattr(self, name), (int, float)) and math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise ProfileError(f"found {name}={getattr(self, name)!r}, wanted a finite number of at least 0")
+        for name, most in (("resident", MOST_BYTES), ("begin_s", MOST_SECONDS), ("update_s", MOST_SECONDS), ("load_s", MOST_SECONDS), ("unload_s", MOST_SECONDS), ("spread", 10.0)):
+            if not _number(getattr(self, name), most):
+                raise ProfileError(f"found {name}={getattr(self, name)!r}, wanted a number from 0 to {most:.0e}")
+        if self.most_units is not None and not _whole(self.most_units, 1):
+            raise ProfileError(f"found most_units={self.most_units!r}, wanted a whole number of at least 1, or null")
         if not self.points:
             raise ProfileError("found no measured point, wanted at least one {items, units, seconds}")
 
@@ -92,8 +98,8 @@ class Round:
     turns: tuple[int, ...] = (1,)  # turns of the loop an item takes; when there are fewer than items they are gone through again
 
     def __post_init__(self) -> None:
-        if self.items < 1 or self.slots < 1 or not self.turns or min(self.turns) < 1:
-            raise ProfileError(f"found a round of items={self.items}, slots={self.slots}, turns={list(self.turns)[:5]}; wanted at least 1 of each")
+        if not (_whole(self.items, 1) and _whole(self.slots, 1)) or not self.turns or not all(_whole(each, 1) for each in self.turns):
+            raise ProfileError(f"found a round of items={self.items}, slots={self.slots}, turns={list(self.turns)[:5]}; wanted whole numbers from 1 to {MOST_ITEMS}")
 
     def turns_of(self, item: int) -> int:
         return self.turns[item % len(self.turns)]
@@ -112,7 +118,9 @@ class Profile:
         return self.stages[name]
 
     def save(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self), indent=2) + "\n")
+        aside = path.with_name(f".{path.name}")
+        aside.write_text(json.dumps(asdict(self), indent=2) + "\n")
+        aside.replace(path)  # whole or not there
 
 
 def load(path: Path) -> Profile:
@@ -139,6 +147,14 @@ def of_json(found: Any) -> Profile:
     round_ = _checked("round", top["round"], Round)
     turns = round_.get("turns", [1])
     return Profile(stages, _made("round", {**round_, "turns": tuple(turns) if isinstance(turns, list) else (turns,)}, Round), _checked_map("edges", top.get("edges", {})), str(top.get("machine", "")))
+
+
+def _whole(value: Any, least: int, most: int = MOST_ITEMS) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _number(value: Any, most: float) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= most
 
 
 def _checked_map(where: str, value: Any) -> dict[str, Any]:

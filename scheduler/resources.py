@@ -9,6 +9,7 @@ from dataclasses import dataclass
 # Kind -> bytes of memory of one accelerator, as its maker states it.
 MEMORY = {"h200": 141 * 10**9, "h100": 80 * 10**9, "a100": 80 * 10**9, "l40s": 48 * 10**9, "4090": 24 * 10**9}
 HOST_CORES, HOST_MEMORY = 96, 2 * 10**12  # of a named node with 8 accelerators: two CPUs of 48 cores; fewer accelerators have their share
+MOST_DEVICES = 16384
 NETWORK = 50e9  # bytes per second between named nodes
 
 
@@ -36,8 +37,18 @@ class Cluster:
     bandwidth: float | None = None  # bytes per second between nodes; None for a single node
 
     def __post_init__(self) -> None:
-        if not self.nodes or any(node.cores < 1 or node.memory < 1 for node in self.nodes):
-            raise ClusterError("found a cluster without nodes, or a node without cores or memory; wanted at least one node with at least 1 of each")
+        if not self.nodes:
+            raise ClusterError("found a cluster without nodes, wanted at least one")
+        sizes = [(f"{node.name}.{what}", value) for node in self.nodes for what, value in (("cores", node.cores), ("memory", node.memory))]
+        sizes += [(f"{device.name}.memory", device.memory) for device in self.accelerators]
+        for what, value in sizes:
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ClusterError(f"found {what}={value!r} in the nodes, wanted a whole number of at least 1 (memory in bytes)")
+        names = [device.name for device in self.accelerators] + [node.name for node in self.nodes]
+        if len(set(map(str, names))) != len(names) or not all(isinstance(name, str) for name in names):
+            raise ClusterError(f"found the names {names} in the nodes, wanted a text of its own for each node and accelerator")
+        if self.bandwidth is not None and not (isinstance(self.bandwidth, (int, float)) and self.bandwidth > 0):
+            raise ClusterError(f"found bandwidth={self.bandwidth!r} between the nodes, wanted more than 0 bytes per second, or null")
 
     @property
     def memory(self) -> int:
@@ -70,8 +81,8 @@ def named(name: str) -> Cluster:
     if name == "local":
         return this_machine()
     match = re.fullmatch(r"(?:(\d+)x)?(\d+)x([a-z0-9]+)", name)
-    if match is None or match[3] not in MEMORY or int(match[2]) < 1 or int(match[1] or 1) < 1:
-        raise ClusterError(f"cluster={name}: wanted local, a file of your own, or [nodes x] accelerators x kind as in 32x8xh100, of the kinds {', '.join(MEMORY)}")
+    if match is None or match[3] not in MEMORY or not 1 <= int(match[2]) * int(match[1] or 1) <= MOST_DEVICES:
+        raise ClusterError(f"cluster={name}: wanted local, a file of your own, or [nodes x] accelerators x kind as in 32x8xh100, of the kinds {', '.join(MEMORY)} and up to {MOST_DEVICES} in all")
     nodes, per_node = int(match[1] or 1), int(match[2])
     cores, memory = max(1, HOST_CORES * per_node // 8), max(1, HOST_MEMORY * per_node // 8)
     return Cluster(

@@ -198,9 +198,11 @@ def _fingerprint(path: Path) -> dict:
 def _faults(path: Path, thorough: bool) -> list[str]:
     try:
         files = json.loads((path / COMPLETE).read_text())["files"]
+        if not files or not all({"bytes", "sha256"} <= wanted.keys() for wanted in files.values()):
+            return [f"a {COMPLETE} that names no files"]
     except FileNotFoundError:
         return [f"no {COMPLETE}"]
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
         return [f"an unreadable {COMPLETE}"]
     faults = []
     for name, wanted in files.items():

@@ -102,7 +102,9 @@ def runs(root: str | Path, env_name: str, policy_name: str, kind: str = "train")
     for marker in Path(root).glob(f"*/*/{MARKER}"):
         try:
             about = json.loads(marker.read_text())
-        except json.JSONDecodeError:
+        except ValueError:
+            continue
+        if not isinstance(about, dict) or not {"created", "attempt"} <= about.keys():
             continue
         if (about.get("kind"), about.get("env"), about.get("policy")) == (kind, env_name, policy_name):
             found.append((about["created"], about["attempt"], marker.parent))

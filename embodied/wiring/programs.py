@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import sys
+import traceback
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from typing import Any, Callable, Iterator, Sequence
 import torch
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from embodied import config as configuration, graphs, loop
 from embodied.config import ConfigError
@@ -50,8 +52,9 @@ def guarded(program: Callable[[Sequence[str]], None], arguments: Sequence[str] |
     if {"-h", "--help"}.intersection(given):
         print((about or "") + KNOBS.format(**{group: "|".join(configuration.choices_of(group)) for group in configuration.CHOICES}))
         return 0
-    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
     try:
         program(given)
         return 0
@@ -62,6 +65,12 @@ def guarded(program: Callable[[Sequence[str]], None], arguments: Sequence[str] |
         if os.environ.get("M2FLOW_DEBUG"):
             raise
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except Exception as error:  # nothing of ours should end here; a user gets where it did, not twenty lines
+        if os.environ.get("M2FLOW_DEBUG"):
+            raise
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        print(f"error: {type(error).__name__}: {error} ({at.filename}:{at.lineno}); M2FLOW_DEBUG=1 shows how it came to that", file=sys.stderr)
         return 1
 
 
@@ -76,16 +85,26 @@ def run_config(arguments: Sequence[str]) -> tuple[DictConfig, Path | None]:
         return config, None
     names = config.choices["env"], config.choices["policy"]
     for path in folder.runs(config.output, *names):
-        saved = path / "config.yaml"
-        if saved.is_file() and not configuration.differences(OmegaConf.load(saved), config):
+        if _same_run(path / "config.yaml", config):
             return _reopened(path, arguments), path
     print(f"resume=auto: found no run like this one in {config.output}; starting one")
     return config, None
 
 
+def _same_run(saved: Path, config: DictConfig) -> bool:
+    """Whether the saved config is that of a run this one would be; a file that is no config is none."""
+    try:
+        found = OmegaConf.load(saved)
+        return isinstance(found, DictConfig) and not configuration.differences(found, config)
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException):
+        return False
+
+
 def _reopened(path: Path, arguments: Sequence[str]) -> DictConfig:
     """The run's config; says so where another number of iterations changes what the rest of it does."""
     config = configuration.reopened(path / "config.yaml", arguments)
+    if str(config.policy.get("checkpoint", "")).endswith("/start") and (path / "start").is_dir():
+        config.policy.checkpoint = str(path / "start")  # the run may have been moved
     planned, schedule = OmegaConf.load(path / "config.yaml").iterations, OmegaConf.select(config, "algorithm.learner.schedule")
     if planned != config.iterations and schedule not in (None, "constant"):
         print(f"iterations={config.iterations}: the run was begun for {planned}, and its {schedule} learning rate now spans {config.iterations}; "
@@ -133,7 +152,7 @@ class Parts:
         self.evaluation_plan = scheduling.for_evaluation(config)
         learning = self.algorithm is not None
         if learning:
-            scheduling.fixed(config, graphs.imitation() if self.algorithm.imitates else graphs.reinforcement())  # a plan file that does not fit is refused here
+            scheduling.fixed(config, graphs.imitation() if self.algorithm.imitates else graphs.reinforcement(), self.cluster)  # a plan file that does not fit is refused here
         self.needs_env = not (learning and self.algorithm.imitates and not config.evaluation.before and not config.evaluation.after)
         self._config = config
         self.env: Any = None
@@ -161,7 +180,7 @@ def logs(config: DictConfig, run: RunFolder, parts: Parts, first: int, progress:
     """The run's logs, cut back to iteration `first` when it is resumed."""
     at = first if run.metrics_jsonl.exists() else None
     metrics, episodes = MetricsLog(run.path, resume_at=at), EpisodeLog(run.path, resume_at=at if run.episodes_jsonl.exists() else None)
-    OmegaConf.save(config, run.config_yaml)
+    folder.write_text(run.config_yaml, OmegaConf.to_yaml(config))
     chosen.save(run.plan_json)
     print(f"{explained(chosen)}\nrun: {run}", flush=True)
     try:

@@ -42,21 +42,25 @@ def cluster_of(device: str) -> Cluster:
     return this_machine((Accelerator(f"cuda:{index}", torch.cuda.get_device_properties(index).total_memory),))
 
 
-def fixed(config: DictConfig, graph: MacroGraph) -> Plan | None:
+def fixed(config: DictConfig, graph: MacroGraph, cluster: Cluster) -> Plan | None:
     """The plan where nothing is left to decide; None where it is to be measured. Raises PlanError for numbers that do not fit."""
     scheduler, sim = config.scheduler, config.sim
-    cluster = this_machine()
+    if (scheduler.file is not None) != (scheduler.mode == "from_file"):
+        raise ConfigError(f"scheduler={scheduler.mode}: found scheduler.file={scheduler.file or 'null'}; a plan file and scheduler=from_file go together")
     if scheduler.mode == "from_file":
-        if scheduler.file is None:
-            raise ConfigError("scheduler=from_file: found scheduler.file=null, wanted the plan.json to run")
-        return check(load(Path(scheduler.file)), graph, cluster)
+        found = check(load(Path(scheduler.file)), graph, cluster)
+        if found.slots != sim.slots and "sim" in found.stages:
+            raise PlanError(f"{scheduler.file}: found {found.slots} slots, this run has {sim.slots}; set sim.slots={found.slots}")
+        return found
     if scheduler.mode not in ("auto", *MODES):
         raise PlanError(f"found scheduler mode {scheduler.mode!r}, wanted one of auto, {', '.join(MODES)}, from_file")
     source = graph.order()[0]
     if source != "sim":  # imitation: reading is nothing, learning has the machine
         return check(Plan("collocated", 1, 1, {name: StagePlan(threads=_threads(config, cluster) if name == "learn" else 1) for name in graph.stages}, reason="read, then learn"), graph, cluster)
+    if scheduler.mode == "collocated" and (scheduler.groups or 1) > 1:
+        raise PlanError(f"scheduler=collocated: found scheduler.groups={scheduler.groups}, wanted 1 or null: every stage has the whole machine in turn; scheduler=hybrid has several")
     groups = scheduler.groups or (1 if scheduler.mode == "collocated" or sim.workers == 0 else None)
-    if groups is None:
+    if groups is None or scheduler.mode == "disaggregated":
         return None
     mode = "collocated" if groups == 1 else "hybrid"
     stages = {name: StagePlan(processes=sim.workers if name == "sim" else 0, threads=_threads(config, cluster) if name == "learn" else 1) for name in graph.stages}
@@ -207,7 +211,9 @@ def saved_profile(config: DictConfig) -> Path:
 
 def known_profile(config: DictConfig) -> Profile | None:
     """The one that scheduler.profile names, else the saved one of this machine and config, else None."""
-    path = saved_profile(config) if config.scheduler.profile is None else Path(config.scheduler.profile)
-    if config.scheduler.profile is None and not path.is_file():
-        return None
-    return profiles.load(path)
+    if config.scheduler.profile is not None:
+        return profiles.load(Path(config.scheduler.profile))
+    try:
+        return profiles.load(saved_profile(config)) if saved_profile(config).is_file() else None
+    except ProfileError:
+        return None  # damaged: it is measured again

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import partial
 from typing import Any, Callable
 
@@ -50,9 +51,11 @@ class Training:
 
     def lay_out(self, config: DictConfig, parts: Parts, progress: Progress) -> Plan:
         """The plan that the config fixes, or else the best one for the profile that is known or measured here."""
-        chosen = scheduling.fixed(config, self.planner.graph)
+        chosen = scheduling.fixed(config, self.planner.graph, parts.cluster)
         if chosen is None:
-            self.planner.profile = scheduling.known_profile(config) or self.measured(config, parts, progress)
+            known = scheduling.known_profile(config) or self.measured(config, parts, progress)
+            items = config.groups * parts.algorithm.group_size
+            self.planner.profile = replace(known, round=replace(known.round, items=items, slots=config.sim.slots))
             chosen = self.planner.choose()
         self.use(chosen)
         return chosen

@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import Iterator
 
 import mujoco
@@ -103,16 +102,24 @@ def _of_interest(env) -> tuple[tuple[str, int], tuple[str, int]]:
 
 def _compile_apart(xml: str) -> mujoco.MjModel:
     """Compiles a scene in a process of its own: the compiler keeps every decoded mesh and texture, some 700 MB, for next time."""
-    with tempfile.TemporaryDirectory(prefix="m2flow-libero-") as folder:
-        path = str(Path(folder) / "scene.mjb")
-        environ = os.environ | {"MUJOCO_GL": "disable"}
-        done = subprocess.run([sys.executable, "-c", _COMPILE, path], input=xml, text=True, capture_output=True, env=environ)
+    with tempfile.TemporaryFile() as scene:  # nameless: nothing stays behind however this ends
+        path, environ = f"/proc/self/fd/{scene.fileno()}", os.environ | {"MUJOCO_GL": "disable"}
+        command = [sys.executable, "-c", _COMPILE, path, str(os.getpid())]
+        done = subprocess.run(command, input=xml, text=True, capture_output=True, env=environ, pass_fds=[scene.fileno()])
         if done.returncode != 0:
             raise RuntimeError(f"found a LIBERO scene that MuJoCo cannot compile:\n{done.stderr.strip()}")
         return mujoco.MjModel.from_binary_path(path)
 
 
-_COMPILE = "import sys, mujoco; mujoco.mj_saveModel(mujoco.MjModel.from_xml_string(sys.stdin.read()), sys.argv[1], None)"
+# The compiler ends with whoever wanted the scene: PR_SET_PDEATHSIG is 1, and 9 cannot be missed.
+_COMPILE = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() != int(sys.argv[2]):
+    sys.exit()
+import mujoco
+mujoco.mj_saveModel(mujoco.MjModel.from_xml_string(sys.stdin.read()), sys.argv[1], None)
+"""
 
 
 @contextlib.contextmanager

@@ -77,7 +77,7 @@ def leaf(profile: Profile, stage: str, units: Units, granule: int, granules: int
     count = units.accelerators if found.on == ACCELERATORS else units.cores
     if count < 1 or (found.on == ACCELERATORS and granule % count):
         return None
-    working = found.memory(granule, count) if found.on == ACCELERATORS else 0
+    working = found.memory(granule if found.streams else granule * granules, count) if found.on == ACCELERATORS else 0
     resident = found.resident if found.on == ACCELERATORS else 0
     placed = Leaf(stage, Units(count, 0) if found.on == ACCELERATORS else Units(0, count))
     if found.streams:

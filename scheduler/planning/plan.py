@@ -59,7 +59,8 @@ def predicted(graph: MacroGraph, candidate: Plan, timeline: Timeline, profile: P
     wall, busy = timeline.wall, timeline.busy()
     held: dict[str, dict[str, tuple[int, int]]] = {}  # device -> stage -> (bytes while loaded, bytes at work)
     flow = candidate.flow(graph)
-    sizes = {flow.source: profile.round.slots, flow.partner: profile.round.slots // candidate.slot_groups}
+    slots = min(profile.round.slots, profile.round.items)
+    sizes = {flow.source: slots, flow.partner: max(1, slots // candidate.slot_groups)}
     for name, stage in candidate.stages.items():
         measured = profile.stage(name)
         items = sizes.get(name) or stage.granule or profile.round.items
@@ -130,7 +131,7 @@ def _nothing_fits(graph: MacroGraph, profile: Profile, cluster: Cluster, mode: s
     memory = cluster.accelerator_memory
     least = min(_granule_sizes(profile, cluster))
     source = graph.order()[0]
-    share = {name: profile.round.slots if name == source else least for name in held}
+    share = {name: min(profile.round.slots, profile.round.items) if name == source else least if on[name].streams else profile.round.items for name in held}
     working = {name: stage.memory(share[name], len(cluster.accelerators)) for name, stage in held.items()}
     too_big = {name: stage.resident + working[name] for name, stage in held.items() if stage.resident + working[name] > memory}
     if too_big:

@@ -74,7 +74,9 @@ class Plan:
         return replace(flow, together=(frozenset(self.stages),) if self.together is None else tuple(map(frozenset, self.together)))
 
     def save(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self), indent=2) + "\n")
+        aside = path.with_name(f".{path.name}")
+        aside.write_text(json.dumps(asdict(self), indent=2) + "\n")
+        aside.replace(path)  # whole or not there
 
 
 def load(path: Path) -> Plan:
@@ -87,6 +89,11 @@ def load(path: Path) -> Plan:
         stages = {name: StagePlan(**{**stage, "devices": tuple(stage.get("devices", ()))}) for name, stage in found["stages"].items()}
         predicted = Predicted(**found["predicted"]) if found.get("predicted") else None
         rejected = tuple(Rejected(**each) for each in found.get("rejected", ()))
+        for name, stage in stages.items():
+            if not isinstance(found["stages"][name].get("devices", []), list) or not all(isinstance(device, str) for device in stage.devices):
+                raise TypeError(f"stages.{name}.devices is {found['stages'][name]['devices']!r}, not a list of names")
+        if predicted is not None and not all(isinstance(value, (int, float)) for value in (predicted.iteration_s, *predicted.by_stage.values(), *predicted.idle.values(), *predicted.memory.values())):
+            raise TypeError("predicted holds something that is no number")
         together = None if found.get("together") is None else tuple(map(tuple, found["together"]))
         return Plan(**{**found, "stages": stages, "predicted": predicted, "rejected": rejected, "together": together})
     except (TypeError, KeyError, AttributeError) as error:
@@ -102,7 +109,7 @@ def check(plan: Plan, graph: MacroGraph, cluster: Cluster, items: int | None = N
     if missing or extra:
         wrong.append(f"stages {sorted(plan.stages)}, wanted exactly {sorted(graph.stages)}")
     if not (_whole(plan.slots, 1) and _whole(plan.slot_groups, 1)) or plan.slots % plan.slot_groups:
-        fitting = [n for n in range(1, plan.slots + 1) if plan.slots % n == 0] if _whole(plan.slots, 1) else "a number of slots that divides"
+        fitting = [n for n in range(1, plan.slots + 1) if plan.slots % n == 0] if _whole(plan.slots, 1) and plan.slots <= 10**6 else "a number that divides"
         wrong.append(f"{plan.slots} slots in {plan.slot_groups} slot groups; groups of {fitting} would do")
     known = {device.name for device in cluster.accelerators}
     for name, stage in plan.stages.items():

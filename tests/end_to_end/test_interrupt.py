@@ -8,6 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from embodied.loop import Interrupt
 from tests.end_to_end.runs import TOY, assert_equal_to_the_bit, episodes, run, trained
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,6 +52,13 @@ def test_ctrl_c_writes_a_checkpoint_ends_the_workers_and_exits_130(tmp_path: Pat
     unbroken = run(tmp_path / "unbroken", f"iterations={done + 1}", "checkpoints.every=1000", "evaluation.after=false")
     assert episodes(folder) == episodes(unbroken)
     assert_equal_to_the_bit(trained(folder, done + 1), trained(unbroken, done + 1))
+
+
+def test_ctrl_c_that_came_too_late_to_stop_a_phase_ends_the_program_after_it() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        with Interrupt() as interrupt:
+            signal.raise_signal(signal.SIGINT)
+            assert interrupt.requested
 
 
 def test_ctrl_c_while_libraries_are_imported_ends_without_a_traceback(tmp_path: Path) -> None:

@@ -67,11 +67,18 @@ def test_a_plan_file_is_run_as_it_stands(planned: Path, tmp_path: Path) -> None:
     assert load(again / "plan.json").stages == load(planned / "plan.json").stages
 
 
+def test_a_plan_for_other_slots_is_refused_with_the_number(planned: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert train.main([*TOY, *AUTO, "scheduler=from_file", f"scheduler.file={planned}/plan.json", "sim.slots=4", f"output={tmp_path}"]) == 1
+    assert "set sim.slots=2" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["scheduler=from_file"], "scheduler.file=null"), (["scheduler=from_file", "scheduler.file=/nonexistent.json"], "nonexistent"), (["scheduler=hybird"], "hybrid"),
         (["scheduler.profile=/nonexistent.json"], "nonexistent"), (["scheduler=disaggregated"], "3 stages"), (["scheduler.drift=0"], "more than 0"),
+        (["scheduler=disaggregated", "sim.workers=0"], "3 stages"), (["scheduler=collocated", "scheduler.groups=2"], "scheduler=hybrid"),
+        (["scheduler.file=/nonexistent.json"], "go together"),
     ],
 )  # fmt: skip
 def test_a_schedule_that_cannot_be_is_refused_with_the_reason(arguments: list[str], said: str, capsys: pytest.CaptureFixture, tmp_path: Path) -> None:

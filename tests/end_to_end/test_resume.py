@@ -35,6 +35,13 @@ def test_auto_passes_over_a_run_of_another_task(finished: Path, tmp_path: Path) 
     assert run(tmp_path, "env.goal=2", "iterations=1", "resume=auto") != finished
 
 
+@pytest.mark.parametrize(("name", "content"), [("run.json", "[]"), ("run.json", "{}"), ("config.yaml", ": {"), ("config.yaml", "[1]")])
+def test_auto_passes_over_a_damaged_neighbour(name: str, content: str, finished: Path, tmp_path: Path) -> None:
+    damaged = run(tmp_path, "iterations=1", "seed=5", "evaluation.after=false")
+    (damaged / name).write_text(content)
+    assert run(tmp_path, "iterations=2", "resume=auto") == finished or trained(finished, 2)
+
+
 def test_a_run_is_resumed_by_its_path_alone(finished: Path) -> None:
     assert train.main([f"resume={finished}", "iterations=2"]) == 0
     assert trained(finished, 2)

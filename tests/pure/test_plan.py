@@ -106,6 +106,16 @@ def test_stages_that_fit_one_at_a_time_only_are_reloaded_or_kept_apart() -> None
     assert not (shared and chosen.together is None)
 
 
+def test_a_learner_that_waits_for_the_round_needs_memory_for_all_of_it() -> None:
+    # 1 GiB an item: 4 on one device are 4 GiB and fit into 5, 8 do not.
+    learn = StageProfile("accelerators", (Point(1, 1, 1.0, 1 << 30), Point(8, 1, 8.0, 8 << 30)), streams=False)
+    cluster = Cluster((Node("n", 4, 1 << 40, (Accelerator("gpu", 5 << 30),)),))
+    stages = {"sim": StageProfile("cores", (Point(1, 1, 0.1),)), "act": StageProfile("accelerators", (Point(1, 1, 0.1),)), "learn": learn}
+    assert plan(GRAPH, Profile(stages, Round(4, 4, (3,))), cluster).predicted.memory["gpu"] <= 5 << 30
+    with pytest.raises(PlanError, match="its share of 8 items"):
+        plan(GRAPH, Profile(stages, Round(8, 8, (3,))), cluster)
+
+
 def test_no_accelerator_for_stages_that_were_measured_on_one_is_said() -> None:
     found, _ = on_accelerators(memory=1 << 30)
     with pytest.raises(PlanError, match="cluster without one"):

@@ -73,6 +73,10 @@ def test_a_profile_comes_back_from_its_file(tmp_path) -> None:
         ({"stages": {"sim": {"on": "cores", "points": [{"items": 1, "units": 1, "secs": 1}]}}, "round": {"items": 1}}, "unknown secs"),
         ({"stages": {"sim": {"on": "cores", "points": [{"items": 1, "units": 1, "seconds": "fast"}]}}, "round": {"items": 1}}, r"stages.sim.points\[0\]"),
         ({"stages": {"sim": {"on": "cores", "points": [{"items": 1, "units": 1, "seconds": 1}], "spread": -1}}, "round": {"items": 1}}, "spread=-1"),
+        ({"stages": {"sim": {"on": "cores", "points": [{"items": 1, "units": 1, "seconds": 1e308}]}}, "round": {"items": 1}}, "seconds=1e"),
+        ({"stages": {"sim": {"on": "cores", "points": [{"items": 4.0, "units": 1, "seconds": 1}]}}, "round": {"items": 1}}, "items=4.0"),
+        ({"stages": {"sim": {"on": "cores", "points": [{"items": 1, "units": 1, "seconds": 1}], "most_units": 0}}, "round": {"items": 1}}, "most_units=0"),
+        ({"stages": {}, "round": {"items": 1, "slots": 1000000000}}, "slots=1000000000"),
         ({"stages": {}, "round": {"items": 0}}, "items=0"), ({"stages": {}, "round": {"items": 1, "turns": [0]}}, "turns"),
     ],
 )  # fmt: skip
@@ -95,7 +99,9 @@ def test_a_cluster_that_does_not_exist_is_refused_with_the_form(name: str) -> No
         named(name)
 
 
-@pytest.mark.parametrize("found", [{}, {"nodes": []}, {"nodes": [{"name": "a"}]}, {"nodes": [{"name": "a", "cores": 0, "memory": 1}]}, [1]])
+@pytest.mark.parametrize("found", [{}, {"nodes": []}, {"nodes": [{"name": "a"}]}, {"nodes": [{"name": "a", "cores": 0, "memory": 1}]}, [1], {"nodes": [{"name": "a", "cores": 2.5, "memory": 1}]},
+    {"nodes": [{"name": "a", "cores": 2, "memory": 1}], "bandwidth": 0}, {"nodes": [{"name": "a", "cores": 2, "memory": 1, "accelerators": [{"name": "g", "memory": "80GB"}]}]},
+    {"nodes": [{"name": "a", "cores": 2, "memory": 1, "accelerators": [{"name": "g", "memory": 1}, {"name": "g", "memory": 1}]}]}])
 def test_a_cluster_file_that_describes_none_is_refused(found) -> None:
     with pytest.raises(ClusterError, match="nodes"):
         of_plain(found)
