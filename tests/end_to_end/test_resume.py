@@ -39,7 +39,8 @@ def test_auto_passes_over_a_run_of_another_task(finished: Path, tmp_path: Path) 
 def test_auto_passes_over_a_damaged_neighbour(name: str, content: str, finished: Path, tmp_path: Path) -> None:
     damaged = run(tmp_path, "iterations=1", "seed=5", "evaluation.after=false")
     (damaged / name).write_text(content)
-    assert run(tmp_path, "iterations=2", "resume=auto") == finished or trained(finished, 2)
+    run(tmp_path, "iterations=2", "resume=auto")
+    assert trained(finished, 2)  # there is none where another run was begun
 
 
 def test_a_run_is_resumed_by_its_path_alone(finished: Path) -> None:
