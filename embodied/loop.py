@@ -104,13 +104,17 @@ def train(training: Training, logs: Logs, first: int, iterations: int, every: in
 
 def evaluate(env: Any, policy: Any, plan: Plan, ledger: EvaluationLedger, *, seed: int, greedy: bool, rows: int, log: Callable[[dict], Any],
              progress: Progress, phase: str, suite: str, iteration: int = 0, on_episode: Callable[[Attempt], None] | None = None) -> Evaluated:  # fmt: skip
-    """Every episode of the ledger once; each is given to `log` as a row as it ends."""
+    """Every episode of the ledger once; each is given to `log` as a row, in ledger order, as soon as it and those before it have ended."""
     episodes, ended = ledger.round(0), []
+    place, waiting, logged = {episode.id: episode.order for episode in episodes}, {}, 0
 
     def finish(trajectory: Trajectory) -> dict[str, Any]:
-        row = episode_row(trajectory, phase, iteration, suite)
-        log(row)
+        nonlocal logged
+        row = waiting[place[trajectory.episode]] = episode_row(trajectory, phase, iteration, suite)
         ended.append(row)
+        while logged in waiting:
+            log(waiting.pop(logged))
+            logged += 1
         progress.within(f"evaluating {phase}:", len(ended), len(episodes))
         return row
 

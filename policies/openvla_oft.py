@@ -52,13 +52,13 @@ class OpenVLAOFT(nn.Module):
     @classmethod
     def from_pretrained(cls, checkpoint: str | Path, temperature: float = 1.0, unnorm_key: str | None = None,
                         cameras: Sequence[str] = ("agentview",), dtype: str = "float32", device: str = "cpu",
-                        value_head: bool = False, value_detach: bool = False, prompt_length: int | None = None) -> "OpenVLAOFT":  # fmt: skip
+                        value_head: bool = False, value_detach: bool = False, prompt_length: int | None = None, instructions: bool = False) -> "OpenVLAOFT":  # fmt: skip
         """Load a checkpoint folder. unnorm_key: the suite whose statistics scale the actions; None when the folder has only one.
 
-        prompt_length: tokens per prompt; None takes the folder's own. dtype: what the weights are held and computed in.
+        instructions: it will be given texts, so the folder must have a tokenizer. prompt_length: tokens per prompt; None takes the folder's own. dtype: what the weights are held and computed in.
         Raises CheckpointError (a ValueError) naming every missing file, or every missing, extra or misshapen tensor; KeyError for unnorm_key.
         """
-        folder = loading.read_folder(checkpoint)
+        folder = loading.read_folder(checkpoint, ("tokenizer.json",) if instructions else ())
         config = folder.config
         if prompt_length is not None:
             config[PROMPT_LENGTH_KEY] = prompt_length

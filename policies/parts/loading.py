@@ -32,15 +32,15 @@ class Folder:
     weights: tuple[Path, ...]
 
 
-def read_folder(path: str | Path) -> Folder:
-    """Read the json files and find the weights. Raises CheckpointError naming every file that is missing.
+def read_folder(path: str | Path, wanted: tuple[str, ...] = ()) -> Folder:
+    """Read the json files and find the weights. Raises CheckpointError naming every file that is missing, those of `wanted` among them.
 
     A folder without dataset_statistics.json may hold them as config.json's `norm_stats`, as the base models do.
     """
     path = Path(path)
     if not path.is_dir():
         raise CheckpointError(f"found no folder {path}, wanted a checkpoint folder with {CONFIG}, {WEIGHTS}, {STATISTICS} and {PREPROCESSOR}")
-    missing = [name for name in (CONFIG, PREPROCESSOR) if not (path / name).is_file()]
+    missing = [name for name in (CONFIG, PREPROCESSOR, *wanted) if not (path / name).is_file()]
     config = read_json(path / CONFIG) if CONFIG not in missing else {}
     if (path / STATISTICS).is_file():
         statistics = read_json(path / STATISTICS)

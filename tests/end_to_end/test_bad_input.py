@@ -121,3 +121,14 @@ def test_a_worker_that_fails_is_named_with_its_task_phase_and_cause(fault: str, 
     assert train.main(arguments) == 1
     message = capsys.readouterr().err
     assert "worker 0" in message and "task 0" in message and "phase step" in message and said in message
+
+
+def test_a_checkpoint_without_a_tokenizer_is_refused_with_every_missing_file(capsys, tmp_path: Path) -> None:
+    import shutil
+
+    folder = tmp_path / "small"
+    shutil.copytree(Path(__file__).resolve().parents[2] / "assets" / "openvla_oft_small", folder)
+    (folder / "tokenizer.json").unlink()
+    (folder / "preprocessor_config.json").unlink()
+    message = refused(capsys, ["env=toy", "policy=openvla_oft", f"checkpoint={folder}", f"output={tmp_path}"], evaluate)
+    assert "tokenizer.json" in message and "preprocessor_config.json" in message
