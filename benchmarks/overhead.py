@@ -8,20 +8,22 @@ plain loop. Shared memory: turns of the toy env in a worker process, answered at
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
-from typing import Any
 
 import numpy as np
+import torch
 
 from embodied import graphs
+from embodied.episodes import EvaluationLedger
 from embodied.stages.sim import SimStage
 from envs.toy import ToyEnv
 from envs.vector import VectorEnv
 from scheduler.backends.base import Call, Item, Outcome
 from scheduler.backends.local_backend import LocalBackend
 from scheduler.running.execute import execute
-from scheduler.running.flow import Flow, Link
+from scheduler.running.flow import Flow, Link, flow_of
 
 
 class Emit:
@@ -46,8 +48,6 @@ class Answer:
 
 class Chunk:
     def __init__(self, rows: int) -> None:
-        import torch
-
         self.actions = np.zeros((rows, 1, 1), np.int64)
         self.choices, self.logprobs, self.mask = torch.zeros(rows, 1), torch.zeros(rows, 1), torch.ones(rows, 1, dtype=torch.bool)
         self.inputs, self.values, self.labels = {}, None, None
@@ -66,26 +66,15 @@ def in_process(items: int) -> tuple[float, float]:
     return executed, (time.perf_counter() - begun) / items
 
 
-def episodes(count: int) -> Any:
-    from embodied.episodes import EvaluationLedger
-
-    return EvaluationLedger(0, [0], range(50), count).round(0)
-
-
 def turns(workers: int, count: int = 40, horizon: int = 100) -> float:
     """Seconds per turn of one slot."""
-    import functools
-
     with VectorEnv(functools.partial(ToyEnv, horizon=horizon, goal=horizon), 1, workers) as env:
-        played = episodes(count)
+        played = EvaluationLedger(0, [0], range(50), count).round(0)
         results = []
         for _ in range(2):  # the first time is to warm up
             sim = SimStage(env, lambda number: played, 1, 1, finish=lambda trajectory: None)
-            flow = graphs.evaluation()
-            from scheduler.running.flow import flow_of
-
             begun = time.perf_counter()
-            list(execute(flow_of(flow, 1, {}, {}), LocalBackend({"sim": sim, "act": Answer()}), 0, 1))
+            list(execute(flow_of(graphs.evaluation(), 1, {}, {}), LocalBackend({"sim": sim, "act": Answer()}), 0, 1))
             results.append((time.perf_counter() - begun) / (count * horizon))
     return results[-1]
 

@@ -3,8 +3,8 @@
     python benchmarks/plan_known.py [settings=0,1,...] [rounds=3] [output=outputs/plan_known.json]
 
 Sixteen settings: GPU simulators, CPU simulators, long tails, and five stages as PPO on text has them. An accelerator is stood in for by a
-thread that sleeps for the known time, a core by a process that does fixed work (`stand_ins.py`). Every distinct plan that the planner
-would rehearse is really run; medians of `rounds` rounds. Takes about ten minutes on a machine with nothing else to do; two cores are enough.
+thread that sleeps for the known time, a core by a process that does fixed work (`stand_ins.py`). Up to six distinct plans of each, the
+chosen one, the best of each mode and the next best by the rules, are really run; medians of `rounds` rounds. Takes about ten minutes on a machine with nothing else to do; two cores are enough.
 """
 
 from __future__ import annotations

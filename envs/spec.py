@@ -1,7 +1,7 @@
 """What an env says of itself, so that a policy can be checked against it before anything starts.
 
-An env carries an `EnvSpec` as its attribute `env_spec`. Envs that have none (any Gymnasium env) get one from their spaces
-by `from_spaces`. The observation is a flat dict: `images/<camera>` uint8 [H, W, 3], `state` float32 [S],
+An env carries an `EnvSpec` as its attribute `env_spec`. `env=gym` gives what `gymnasium.make`
+builds one from its spaces, by `from_spaces`; any other env has to declare it. The observation is a flat dict: `images/<camera>` uint8 [H, W, 3], `state` float32 [S],
 `instruction` str, `privileged` float32 [P] (poses for a scripted expert, only on request).
 """
 

@@ -32,7 +32,7 @@ class Point:
     memory: int = 0  # bytes on each accelerator (host bytes for a stage on cores) while it runs, beyond what is resident
 
     def __post_init__(self) -> None:
-        sizes = all(_whole(size, 1) for size in (self.items, self.units)) and _whole(self.memory, 0, MOST_BYTES)
+        sizes = all(whole(size, 1) for size in (self.items, self.units)) and whole(self.memory, 0, MOST_BYTES)
         if not sizes or not _number(self.seconds, MOST_SECONDS):
             raise ProfileError(f"found a point with items={self.items!r}, units={self.units!r}, seconds={self.seconds!r}, memory={self.memory!r}; wanted whole items and units of at least 1, seconds from 0 to {MOST_SECONDS:.0e} and whole bytes of at least 0")
 
@@ -58,7 +58,7 @@ class StageProfile:
         for name, most in (("resident", MOST_BYTES), ("begin_s", MOST_SECONDS), ("update_s", MOST_SECONDS), ("load_s", MOST_SECONDS), ("unload_s", MOST_SECONDS), ("spread", 10.0)):
             if not _number(getattr(self, name), most):
                 raise ProfileError(f"found {name}={getattr(self, name)!r}, wanted a number from 0 to {most:.0e}")
-        if self.most_units is not None and not _whole(self.most_units, 1):
+        if self.most_units is not None and not whole(self.most_units, 1):
             raise ProfileError(f"found most_units={self.most_units!r}, wanted a whole number of at least 1, or null")
         if not self.points:
             raise ProfileError("found no measured point, wanted at least one {items, units, seconds}")
@@ -98,7 +98,7 @@ class Round:
     turns: tuple[int, ...] = (1,)  # turns of the loop an item takes; when there are fewer than items they are gone through again
 
     def __post_init__(self) -> None:
-        if not (_whole(self.items, 1) and _whole(self.slots, 1)) or not self.turns or not all(_whole(each, 1) for each in self.turns):
+        if not (whole(self.items, 1) and whole(self.slots, 1)) or not self.turns or not all(whole(each, 1) for each in self.turns):
             raise ProfileError(f"found a round of items={self.items}, slots={self.slots}, turns={list(self.turns)[:5]}; wanted whole numbers from 1 to {MOST_ITEMS}")
 
     def turns_of(self, item: int) -> int:
@@ -149,7 +149,8 @@ def of_json(found: Any) -> Profile:
     return Profile(stages, _made("round", {**round_, "turns": tuple(turns) if isinstance(turns, list) else (turns,)}, Round), _checked_map("edges", top.get("edges", {})), str(top.get("machine", "")))
 
 
-def _whole(value: Any, least: int, most: int = MOST_ITEMS) -> bool:
+def whole(value: Any, least: int, most: int = MOST_ITEMS) -> bool:
+    """Whether it is a whole number from `least` to `most`; true and false are none."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 

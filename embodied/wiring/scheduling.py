@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable, Mapping, Sequence
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from embodied import graphs
 from embodied.config import ConfigError
@@ -21,7 +21,7 @@ from scheduler.backends.local_backend import LocalBackend
 from scheduler.graph import MacroGraph
 from scheduler.planning.measure import calibrated, sample, trial, typical
 from scheduler.planning.plan import judged, plan
-from scheduler.planning.schedule import MODES, Plan, PlanError, Predicted, StagePlan, check, load
+from scheduler.planning.schedule import MODES, Plan, PlanError, Predicted, StagePlan, check, load, with_threads
 from scheduler.profile import ACCELERATORS, CORES, Point, Profile, ProfileError, Round, StageProfile
 from scheduler.resources import Accelerator, Cluster, this_machine
 from scheduler.running.execute import RoundResult
@@ -51,19 +51,24 @@ def fixed(config: DictConfig, graph: MacroGraph, cluster: Cluster) -> Plan | Non
         found = check(load(Path(scheduler.file)), graph, cluster)
         if found.slots != sim.slots and "sim" in found.stages:
             raise PlanError(f"{scheduler.file}: found {found.slots} slots, this run has {sim.slots}; set sim.slots={found.slots}")
+        # The learner's threads can change the last bit of a matrix product, so they are the config's to say; the workers are running by now.
+        for stage, what, has, key in (("sim", "processes", sim.workers, "sim.workers"), ("learn", "threads", learn_threads(config, cluster), "scheduler.learn_threads")):
+            planned = getattr(found.stages[stage], what) if stage in found.stages else has
+            if planned != has:
+                raise PlanError(f"{scheduler.file}: found {stage} with {what}={planned}, this run has {has}; set {key}={planned}")
         return found
     if scheduler.mode not in ("auto", *MODES):
         raise PlanError(f"found scheduler mode {scheduler.mode!r}, wanted one of auto, {', '.join(MODES)}, from_file")
     source = graph.order()[0]
     if source != "sim":  # imitation: reading is nothing, learning has the machine
-        return check(Plan("collocated", 1, 1, {name: StagePlan(threads=_threads(config, cluster) if name == "learn" else 1) for name in graph.stages}, reason="read, then learn"), graph, cluster)
+        return check(Plan("collocated", 1, 1, {name: StagePlan(threads=learn_threads(config, cluster) if name == "learn" else 1) for name in graph.stages}, reason="read, then learn"), graph, cluster)
     if scheduler.mode == "collocated" and (scheduler.groups or 1) > 1:
         raise PlanError(f"scheduler=collocated: found scheduler.groups={scheduler.groups}, wanted 1 or null: every stage has the whole machine in turn; scheduler=hybrid has several")
     groups = scheduler.groups or (1 if scheduler.mode == "collocated" or sim.workers == 0 else None)
     if groups is None or scheduler.mode == "disaggregated":
         return None
     mode = "collocated" if groups == 1 else "hybrid"
-    stages = {name: StagePlan(processes=sim.workers if name == "sim" else 0, threads=_threads(config, cluster) if name == "learn" else 1) for name in graph.stages}
+    stages = {name: StagePlan(processes=sim.workers if name == "sim" else 0, threads=learn_threads(config, cluster) if name == "learn" else 1) for name in graph.stages}
     reason = "one slot group: every stage has the whole machine, in turn" if groups == 1 else f"{groups} slot groups: while some simulate, another is answered"
     return check(Plan(mode, sim.slots, groups, stages, reason=reason), graph, cluster)
 
@@ -75,13 +80,14 @@ def for_evaluation(config: DictConfig) -> Plan:
     return check(Plan("collocated" if groups == 1 else "hybrid", config.sim.slots, groups, {"sim": StagePlan(processes=config.sim.workers), "act": StagePlan()}), graphs.evaluation(), this_machine())
 
 
-def _threads(config: DictConfig, cluster: Cluster) -> int:
+def learn_threads(config: DictConfig, cluster: Cluster) -> int:
+    """CPU threads of the learner."""
     return config.scheduler.learn_threads or cluster.cores
 
 
 @dataclass
 class Planner:
-    """Measures, plans, compares. `profile` is brought into line after every iteration."""
+    """Plans, compares what happened with it, plans again. `profile` is brought into line after every iteration."""
 
     config: DictConfig
     graph: MacroGraph
@@ -95,8 +101,12 @@ class Planner:
     def choose(self) -> Plan:
         """The plan of least predicted time for the profile, in the mode that the config asks for."""
         groups = None if self.config.scheduler.groups is None else [self.config.scheduler.groups]
-        self.plan = self._predicted = plan(self.graph, self.profile, self.cluster, self.config.scheduler.mode, groups, self.config.sim.workers)
-        return self.plan
+        found = plan(self.graph, self.profile, self.cluster, self.config.scheduler.mode, groups, self.config.sim.workers)
+        threads = learn_threads(self.config, self.cluster)
+        if found.stages["learn"].threads != threads and not found.stages["learn"].devices:  # the same number in every plan, for the same bits
+            found = judged(self.graph, with_threads(found, {"learn": threads}), self.profile, self.cluster)
+        self.plan = self._predicted = found
+        return found
 
     def compare(self, result: RoundResult, turns: Sequence[int]) -> dict[str, Any]:
         """Rows for the metrics: measured beside predicted. Afterwards the profile is as the iteration was. turns: of each episode, in ledger order."""
@@ -107,7 +117,7 @@ class Planner:
             error = predicted / wall - 1
             row["time"]["predicted_s"], row["plan"] = predicted, {"error": error}
             self._off = self._off + 1 if abs(error) > self.config.scheduler.drift else 0
-        self._learn_from(result, turns, busy, wall)
+        self._learn_from(turns, busy, wall)
         return row
 
     @property
@@ -122,7 +132,7 @@ class Planner:
         self.tell(f"measured time left the prediction {self.config.scheduler.patience} times by more than {100 * self.config.scheduler.drift:.0f} %: " + ("planned again, the same plan" if same else f"planned again: {after.reason}"))
         return after
 
-    def _learn_from(self, result: RoundResult, turns: Sequence[int], busy: Mapping[str, float], wall: float) -> None:
+    def _learn_from(self, turns: Sequence[int], busy: Mapping[str, float], wall: float) -> None:
         """Scales the profile by what was busy how long, with the turns the episodes took; predicts the next iteration by it."""
         expected, self._predicted = self._predicted, None
         if self.profile is None or not turns:
@@ -177,7 +187,7 @@ def measure(config: DictConfig, parts: Any, ledger: Any, learn: Any, horizon: in
     seconds, outcome = trial(LocalBackend({"learn": learn}), "learn", trajectories)
     whole = seconds * rows / outcome.reply["rows"] * outcome.reply["passes"]
     on = ACCELERATORS if str(parts.device).startswith("cuda") else CORES
-    threads = _threads(config, parts.cluster)
+    threads = learn_threads(config, parts.cluster)
     stages = {
         "sim": StageProfile(CORES, tuple(points["sim"]), begin_s=begin, most_units=workers),
         "act": StageProfile(on, tuple(points["act"]), most_units=1),
@@ -201,8 +211,6 @@ def _cpu() -> str:
 
 def saved_profile(config: DictConfig) -> Path:
     """Where the profile of this machine and config lies: below `output`, named by everything that decides a call's seconds."""
-    from omegaconf import OmegaConf
-
     plain = OmegaConf.to_container(config)
     decides = {key: plain[key] for key in ("env", "policy", "algorithm", "groups", "horizon_share", "sim", "device")} | {"rows": plain["scheduler"]["act_rows"], "threads": plain["scheduler"]["learn_threads"], "machine": machine()}
     key = hashlib.blake2b(json.dumps(decides, sort_keys=True, default=str).encode(), digest_size=6).hexdigest()

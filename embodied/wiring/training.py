@@ -47,7 +47,6 @@ class Training:
         self.learn = self.stages["learn"] = _learner(parts, settings, config)
         self.backend = LocalBackend(self.stages)
         self.planner = scheduling.Planner(config, graph, parts.cluster, progress.note)
-        self.plan: Plan | None = None
 
     def lay_out(self, config: DictConfig, parts: Parts, progress: Progress) -> Plan:
         """The plan that the config fixes, or else the best one for the profile that is known or measured here."""
@@ -62,7 +61,7 @@ class Training:
 
     def use(self, chosen: Plan) -> None:
         """Lays the stages out as the plan says. Between rounds."""
-        self.plan = self.planner.plan = chosen
+        self.planner.plan = chosen
         self.flow = chosen.flow(self.planner.graph)
         if "sim" in self.stages:
             self.stages["sim"].regroup(chosen.slot_groups)
@@ -112,7 +111,7 @@ def _counting(progress: Progress, per_round: int) -> Callable[[Any], Any]:
 
 
 def _learner(parts: Parts, settings: dict[str, Any], config: DictConfig) -> LearnStage:
-    threads = config.scheduler.learn_threads or parts.cluster.cores
+    threads = scheduling.learn_threads(config, parts.cluster)
     rate = partial(learning_rate, lr=settings["lr"], warmup_updates=settings.pop("warmup_updates"), schedule=settings.pop("schedule"))
     limits = {name: settings.pop(name) for name in ("epochs", "minibatch", "microbatch", "grad_clip")}
     optimizer = build_optimizer(parts.policy, **settings)

@@ -66,11 +66,6 @@ class Option(NamedTuple):
         return self.lead + (granules - 1) * self.each
 
 
-def needs(profile: StageProfile) -> Units:
-    """The least it can run on."""
-    return Units(1, 0) if profile.on == ACCELERATORS else Units(0, 1)
-
-
 def leaf(profile: Profile, stage: str, units: Units, granule: int, granules: int) -> Option | None:
     """A stage by itself; None where the granule does not divide over its accelerators or there is nothing to run on."""
     found = profile.stage(stage)

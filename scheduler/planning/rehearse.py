@@ -10,6 +10,7 @@ import functools
 import heapq
 import math
 import random
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import Sequence
@@ -74,7 +75,7 @@ def stages_of(graph: MacroGraph, plan: Plan, profile: Profile, cluster: Cluster,
     return stages
 
 
-class _Stage:
+class _Stage(ABC):
     def __init__(self, setting: Setting, name: str) -> None:
         self.setting, self.name = setting, name
         self.placed: StagePlan = setting.plan.stages[name]
@@ -97,8 +98,9 @@ class _Stage:
             return [Part((self.task(spent),), Outcome())]
         return self.work(call)
 
+    @abstractmethod
     def work(self, call: Call) -> list[Part]:
-        raise NotImplementedError
+        """What a call that is no load or unload does."""
 
 
 class Partner(_Stage):

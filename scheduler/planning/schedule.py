@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Mapping
 
 from scheduler.graph import MacroGraph
+from scheduler.profile import whole
 from scheduler.resources import Cluster
 from scheduler.running.flow import Flow, flow_of
 
@@ -108,28 +109,24 @@ def check(plan: Plan, graph: MacroGraph, cluster: Cluster, items: int | None = N
     missing, extra = sorted(set(graph.stages) - set(plan.stages)), sorted(set(plan.stages) - set(graph.stages))
     if missing or extra:
         wrong.append(f"stages {sorted(plan.stages)}, wanted exactly {sorted(graph.stages)}")
-    if not (_whole(plan.slots, 1) and _whole(plan.slot_groups, 1)) or plan.slots % plan.slot_groups:
-        fitting = [n for n in range(1, plan.slots + 1) if plan.slots % n == 0] if _whole(plan.slots, 1) and plan.slots <= 10**6 else "a number that divides"
+    if not (whole(plan.slots, 1) and whole(plan.slot_groups, 1)) or plan.slots % plan.slot_groups:
+        fitting = [n for n in range(1, plan.slots + 1) if plan.slots % n == 0] if whole(plan.slots, 1) and plan.slots <= 10**6 else "a number that divides"
         wrong.append(f"{plan.slots} slots in {plan.slot_groups} slot groups; groups of {fitting} would do")
     known = {device.name for device in cluster.accelerators}
     for name, stage in plan.stages.items():
         unknown = sorted(set(stage.devices) - known)
         if unknown:
             wrong.append(f"stage {name!r} on {', '.join(unknown)}; this machine has {', '.join(sorted(known)) or 'no accelerator'}")
-        if not (_whole(stage.processes, 0) and _whole(stage.threads, 1)) or not (stage.granule is None or _whole(stage.granule, 1)):
+        if not (whole(stage.processes, 0) and whole(stage.threads, 1)) or not (stage.granule is None or whole(stage.granule, 1)):
             wrong.append(f"stage {name!r} with processes={stage.processes}, threads={stage.threads}, granule={stage.granule}; wanted at least 0, 1 and 1 (or null)")
         elif stage.threads > cluster.cores:
             wrong.append(f"stage {name!r} with {stage.threads} threads on {cluster.cores} cores")
     source = graph.order()[0]
-    if source in plan.stages and _whole(plan.stages[source].processes, 0) and _whole(plan.slots, 1) and plan.stages[source].processes > plan.slots:
+    if source in plan.stages and whole(plan.stages[source].processes, 0) and whole(plan.slots, 1) and plan.stages[source].processes > plan.slots:
         wrong.append(f"{plan.stages[source].processes} {source} processes for {plan.slots} slots: some would have nothing to do; use at most {plan.slots}")
     if wrong:
         raise PlanError("the plan does not fit: found " + "; ".join(wrong))
     return plan
-
-
-def _whole(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def with_threads(plan: Plan, threads: Mapping[str, int]) -> Plan:

@@ -72,6 +72,15 @@ def test_a_plan_for_other_slots_is_refused_with_the_number(planned: Path, tmp_pa
     assert "set sim.slots=2" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("stage", "what", "key"), [("sim", "processes", "sim.workers=1"), ("learn", "threads", "scheduler.learn_threads=2")])
+def test_a_plan_file_whose_number_would_not_be_obeyed_is_refused(stage: str, what: str, key: str, planned: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    edited = json.loads((planned / "plan.json").read_text())
+    edited["stages"][stage][what] = int(key[-1])
+    (tmp_path / "plan.json").write_text(json.dumps(edited))
+    assert train.main([*TOY, *AUTO, "scheduler=from_file", f"scheduler.file={tmp_path}/plan.json", f"output={tmp_path}/runs"]) == 1
+    assert f"set {key}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
