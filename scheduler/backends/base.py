@@ -1,13 +1,22 @@
 """Between the executor and a clock: calls go out, events come back. The executor sees nothing else of the world.
 
 A backend guarantees: events of one call come in order, exactly one of them has `done`; `wait(block=True)` returns at
-least one event while a call is outstanding; a failed call raises from `wait` or `submit` with the stage's own error.
+least one event while a call is outstanding; a failed call raises from `wait` or `submit` with the stage's own error, a lost
+process StageLost.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Iterable, Protocol, Sequence
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One version of what the learner gave. `parts` may be gone through once per call, each part as the learner made it; opaque here."""
+
+    version: int
+    parts: Iterable[Any]
 
 
 @dataclass(frozen=True)
@@ -25,24 +34,45 @@ class Call:
     round: int
     group: int | None = None
     payload: Any = None
-    version: int = 0  # updates done when the call was made: the weights version it works with
+    version: int = 0  # updates after which the weights it works with stood
+    weights: Weights | None = None  # of that version, for the stage that the weights edge leads to; None where it shares the learner's memory
 
 
 @dataclass(frozen=True)
 class Item:
-    """Something that travels an edge. `order` is its place in the round's ledger, from 0 without gaps."""
+    """Something that travels an edge. `order` is its place in the round's ledger, from 0 without gaps.
+
+    payload: what the next stage gets; the caller never looks at it, so a backend may leave it where it was made and hand on a reference.
+    about: a few plain values for the caller's log.
+    """
 
     order: int
     payload: Any
+    about: Any = None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call gave (so far). `reply` goes to the loop's partner (None: this group has finished the round), or is an update's report."""
+    """What a call gave (so far). `reply` goes to the loop's partner (None: this group has finished the round), or is an update's report.
+
+    weights: of an update, the parts of the new version for the stage that works with them; None where both share one memory.
+    """
 
     reply: Any = None
     items: tuple[Item, ...] = ()
     done: bool = True
+    weights: Sequence[Any] | None = None
+
+
+class StageLost(RuntimeError):
+    """A stage's process died or no longer answers, and what it held is gone; the message names it. `stage` can be built anew."""
+
+    def __init__(self, stage: str, message: str) -> None:
+        super().__init__(message)
+        self.stage = stage
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self.stage, str(self))
 
 
 @dataclass(frozen=True)
@@ -77,5 +107,8 @@ class Backend(Protocol):
     def wait(self, block: bool) -> list[Event]: ...
 
     def now(self) -> float: ...
+
+    def ask(self, stage: str, method: str, *arguments: Any) -> list[Any]:
+        """Calls a method of the stage's worker while nothing is in flight; the answers, one per process that runs the stage."""
 
     def close(self) -> None: ...

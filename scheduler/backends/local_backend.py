@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from multiprocessing.connection import wait as wait_for
-from typing import Mapping
+from typing import Any, Mapping
 
 from scheduler.backends.base import Call, Event, Outcome, StageWorker
 
@@ -48,6 +48,9 @@ class LocalBackend:
         events = list(self._events)
         self._events.clear()
         return events
+
+    def ask(self, stage: str, method: str, *arguments: Any) -> list[Any]:
+        return [getattr(self._stages[stage], method)(*arguments)]
 
     def close(self) -> None:
         """Closes every stage, also when one of them fails to; the first failure is raised at the end."""

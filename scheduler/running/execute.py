@@ -9,13 +9,13 @@ it (`Flow.together`) wants one of its devices; a load that is not needed is skip
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
-from scheduler.backends.base import Backend, Call, Event, Item
+from scheduler.backends.base import Backend, Call, Event, Item, Weights
 from scheduler.running.channel import Channel
 from scheduler.running.flow import Flow
-from scheduler.running.staleness import may_start
+from scheduler.running.staleness import may_start, version_for
 from scheduler.timeline import Span, Timeline
 
 
@@ -30,7 +30,7 @@ class Stopped(Exception):
 @dataclass
 class RoundResult:
     number: int
-    items: list[Item]  # what the source emitted, in ledger order
+    items: list[Item]  # what the source emitted, in ledger order; without the payload where another stage has had it
     report: Any  # what the sink's update returned; None without a sink
     timeline: Timeline
 
@@ -57,8 +57,10 @@ class _Round:
 class State:
     """`next_call` proposes, `submitted` and `apply` record. Rounds are numbered from `first` to `last` - 1."""
 
-    def __init__(self, flow: Flow, first: int, last: int) -> None:
+    def __init__(self, flow: Flow, first: int, last: int, weights: Mapping[int, Sequence[Any]] | None = None) -> None:
         self.flow, self.first, self.last = flow, first, last
+        self.weights = dict(weights or {})  # version -> its parts, for as long as a round may sample with it
+        self._oldest = min(self.weights, default=first)
         self.groups = [_Group(first, flow.source) for _ in range(flow.groups)]
         self.rounds: dict[int, _Round] = {}
         self.done = first  # rounds completed: the first round that is not
@@ -114,6 +116,8 @@ class State:
         if call.kind == "turn":
             self._turned(call, outcome.reply)
         if call.kind == "update":
+            if outcome.weights is not None:
+                self.weights[call.round + 1] = outcome.weights
             return self._complete(call.round, outcome.reply)
         self._close_channels(call.round)
         if self.flow.sink is None and call.kind == "turn" and self._round(call.round).groups_left == 0:
@@ -159,7 +163,9 @@ class State:
 
     def _new(self, stage: str, kind: str, round_number: int, group: int | None = None, payload: Any = None) -> Call:
         self._numbers += 1
-        return Call(self._numbers, stage, kind, round_number, group, payload, self.done)
+        version = self.done if self.flow.lag is None or kind != "turn" else version_for(round_number, self.flow.lag, self._oldest)
+        weights = Weights(version, self.weights[version]) if stage == self.flow.taught and kind == "turn" and version in self.weights else None
+        return Call(self._numbers, stage, kind, round_number, group, payload, version, weights)
 
     def _round(self, number: int) -> _Round:
         if number not in self.rounds:
@@ -170,7 +176,7 @@ class State:
     def _emit(self, call: Call, item: Item) -> None:
         at = self._round(call.round)
         if call.stage == self.flow.source:
-            at.items.append(item)
+            at.items.append(replace(item, payload=None) if self.flow.links else item)
         for link in self.flow.links:
             if link.source == call.stage:
                 at.channels[link.target].put(item)
@@ -199,15 +205,22 @@ class State:
     def _complete(self, number: int, report: Any) -> RoundResult:
         at = self.rounds.pop(number)
         self.done = number + 1
+        for version in [v for v in self.weights if v < version_for(self.done, self.flow.lag or 0, self._oldest)]:
+            del self.weights[version]
         return RoundResult(number, sorted(at.items, key=lambda item: item.order), report, Timeline())
 
 
-def execute(flow: Flow, backend: Backend, first: int, last: int, stop: Callable[[], bool] = lambda: False) -> Iterator[RoundResult]:
+def execute(
+    flow: Flow, backend: Backend, first: int, last: int, stop: Callable[[], bool] = lambda: False,
+    weights: Mapping[int, Sequence[Any]] | None = None, on_item: Callable[[Item], None] | None = None,
+) -> Iterator[RoundResult]:  # fmt: skip
     """Runs rounds `first` to `last` - 1 and yields each one as its update ends. With lag 0 nothing is in flight at a yield.
 
+    weights: the versions that are known at the start, where the stage that works with them does not share the learner's memory.
+    on_item: sees each item of the source as it comes.
     Raises Stopped between calls once `stop()` is true, and whatever a stage raised.
     """
-    state, timeline = State(flow, first, last), Timeline()
+    state, timeline = State(flow, first, last, weights), Timeline()
     while not state.finished:
         if stop():
             raise Stopped(state.done)
@@ -220,6 +233,9 @@ def execute(flow: Flow, backend: Backend, first: int, last: int, stop: Callable[
         completed = []
         for event in backend.wait(block=call is None):
             timeline.add(Span(event.call.stage, event.call.kind, event.call.round, event.call.group, event.start, event.end, len(event.outcome.items)))
+            if on_item is not None and event.call.stage == flow.source:
+                for item in event.outcome.items:
+                    on_item(item)
             result = state.apply(event)
             if result is not None:
                 completed.append(result)

@@ -28,6 +28,7 @@ class Flow:
     lag: int | None  # of the weights edge; None when nothing is learned
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # stage -> the devices it leases; a stage that needs none is absent
     elsewhere: frozenset[str] = frozenset()  # stages whose calls do not hold up the caller
+    taught: str | None = None  # where the weights edge leads
     together: tuple[frozenset[str], ...] = ()  # sets of stages that may be loaded at once on devices they share
 
     @property
@@ -65,5 +66,6 @@ def flow_of(graph: MacroGraph, groups: int, granules: Mapping[str, int | None], 
     for name in graph.stages:
         if name not in covered:
             raise GraphError(f"stage {name!r} is not on the way from {source!r} to {at!r}")
-    lags = [edge.lag for edge in graph.edges if edge.lag is not None]
-    return Flow(source, partner, groups, tuple(links), lags[0] if lags else None, {stage: held for stage, held in devices.items() if held}, elsewhere)
+    back = [edge for edge in graph.edges if edge.lag is not None]
+    lag, taught = (back[0].lag, back[0].target) if back else (None, None)
+    return Flow(source, partner, groups, tuple(links), lag, {stage: held for stage, held in devices.items() if held}, elsewhere, taught)

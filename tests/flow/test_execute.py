@@ -149,7 +149,7 @@ def test_flow_of_reads_the_loop_the_chain_and_the_lag() -> None:
     graph.edge("sim", "learn", carries="trajectory", capacity=2)
     graph.edge("learn", "act", carries="weights", lag=0)
     assert graph.order() == ["sim", "act", "learn"]
-    assert flow_of(graph, 2, {"learn": 3}, {}) == Flow("sim", "act", 2, (Link("sim", "learn", 3, 2),), 0)
+    assert flow_of(graph, 2, {"learn": 3}, {}) == Flow("sim", "act", 2, (Link("sim", "learn", 3, 2),), 0, taught="act")
 
 
 def test_graph_errors_name_the_stage() -> None:
