@@ -1,6 +1,6 @@
-"""Every knob of a run, with its unit and reason, and the checks that need no simulator and no model.
+"""The config of a command line, and the checks that need no simulator and no model.
 
-The keys of a run are these dataclasses; `env`, `policy` and `algorithm` are a yaml each (an import path and its arguments). Precedence:
+The keys of a run are the dataclasses of `knobs`; `env`, `policy` and `algorithm` are a yaml each (an import path and its arguments). Precedence:
 dataclass, then the `_run_` block of env, policy and algorithm (what that choice wants of the run), then the command line.
 A key that is not there is refused with the nearest one that is, also behind a `+`.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import math
-from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any, Sequence
@@ -17,6 +16,7 @@ from typing import Any, Sequence
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from embodied.knobs import Run
 from scheduler.resources import this_machine
 
 CHOICES = ("env", "policy", "algorithm")
@@ -26,66 +26,14 @@ class ConfigError(ValueError):
     """The command line asks for something that cannot be; the message names it and the way out."""
 
 
-@dataclass
-class Sim:
-    slots: int | None = None  # running env instances; null = one per core
-    workers: int | None = None  # processes they are spread over; 0 = this process, null = one per core and not more than slots
-    timeout: float = 120.0  # seconds a worker may take for one reset or one chunk before the run fails, naming it
-    start_timeout: float = 600.0  # seconds for building the simulators
-
-
-@dataclass
-class Scheduler:
-    mode: str = "auto"  # auto | collocated | disaggregated | hybrid | from_file
-    groups: int | None = None  # slot groups in flight; null = the plan decides
-    file: str | None = None  # the plan.json of from_file
-    profile: str | None = None  # a profile to plan by; null = the saved one of this machine and config, else it is measured
-    drift: float = 0.2  # share by which measured time may leave the prediction ...
-    patience: int = 3  # ... so many iterations in a row, before it is planned again
-    act_rows: int = 1  # rows of one forward, fixed so that results do not depend on the number of workers
-    learn_threads: int | None = None  # CPU threads of the learner; null = every core
-
-
-@dataclass
-class Evaluation:
-    episodes: int = 100  # before and after training, and of `evaluate`; every (task, init state) once before any twice
-    greedy: bool = False  # the most likely action instead of a sample
-    before: bool = True
-    after: bool = True
-
-
-@dataclass
-class Checkpoint:
-    every: int = 5  # iterations
-    keep: int = 2  # newest ones that stay
-
-
-@dataclass
-class Run:
-    seed: int = 0
-    iterations: int = 10  # the last one is followed by a checkpoint
-    groups: int = 8  # groups an iteration, each of algorithm.group_size episodes
-    horizon_share: float = 1.0  # training episodes are cut at this share of the env's step budget; evaluation always has all of it
-    init_states: list[int] | None = None  # initial states that training starts from; null = all
-    sim: Sim = field(default_factory=Sim)
-    scheduler: Scheduler = field(default_factory=Scheduler)
-    evaluation: Evaluation = field(default_factory=Evaluation)
-    checkpoints: Checkpoint = field(default_factory=Checkpoint)
-    checkpoint: str | None = None  # evaluate: a run folder, a step_N folder or a policy folder
-    resume: str | None = None  # auto | a run folder
-    data: str | None = None  # imitation: a folder of demonstrations
-    record: str | None = None  # evaluate: write demonstrations here
-    videos: int = 0  # evaluate: record this many episodes as mp4
-    device: str = "auto"  # auto | cpu | cuda | cuda:N
-    output: str = "outputs"  # runs are written below it
-
-
 DEFAULT_CHOICES = {"env": "libero", "policy": "openvla_oft", "algorithm": "grpo"}
 # name of the number, smallest allowed value
 MINIMA = {
     "iterations": 0, "groups": 1, "sim.slots": 1, "sim.workers": 0, "scheduler.act_rows": 1, "evaluation.episodes": 0,
-    "checkpoints.every": 1, "checkpoints.keep": 1, "videos": 0, "scheduler.patience": 1,
+    "checkpoints.every": 1, "checkpoints.keep": 1, "videos": 0, "scheduler.patience": 1, "scheduler.restarts": 0, "staleness": 0,
 }
+CLUSTERS = ("local", "ray")
+SHORT = {"scheduler": "scheduler.mode", "cluster": "cluster.kind"}  # what a block's own name stands for on the command line
 POSITIVE = ("sim.timeout", "sim.start_timeout")
 
 
@@ -160,7 +108,7 @@ def _parse(argument: str) -> tuple[str, Any]:
     if not override.key_or_group:
         raise ConfigError(f"found {argument!r}, wanted key=value")
     key, value = override.key_or_group, override.value()
-    return ("scheduler.mode", value) if key == "scheduler" and isinstance(value, str) else (key, value)
+    return (SHORT[key], value) if key in SHORT and isinstance(value, str) else (key, value)
 
 
 def _load(group: str, choice: str) -> DictConfig:
@@ -241,20 +189,26 @@ def _check_type(key: str, parent: DictConfig, name: str, value: Any) -> None:
         raise ConfigError(f"{key}: found {value!r}, wanted {wanted} (its default is {before})")
 
 
-def _fill_in(config: DictConfig) -> None:
-    """What null leaves to this machine."""
-    cores = this_machine().cores
+def fill_in(config: DictConfig, cores: int) -> None:
+    """What null leaves to the machine, or the cluster, that has so many cores."""
     if config.sim.slots is None:
         config.sim.slots = max(cores, config.sim.workers or 1)
     if config.sim.workers is None:
         config.sim.workers = min(cores, config.sim.slots)
+    if config.sim.workers > config.sim.slots:
+        raise ConfigError(f"sim.workers={config.sim.workers} for sim.slots={config.sim.slots}: some would have nothing to do; use sim.workers={config.sim.slots} or more slots")
 
 
 def _check(config: DictConfig) -> None:
-    _fill_in(config)
+    if config.cluster.kind not in CLUSTERS:
+        raise ConfigError(f"cluster={config.cluster.kind}: wanted one of {', '.join(CLUSTERS)}; clusters that are not here are for embodied.plan")
+    if config.cluster.address is not None and config.cluster.kind != "ray":
+        raise ConfigError(f"cluster.address={config.cluster.address}: cluster={config.cluster.kind} has none; set cluster=ray")
     for key, smallest in MINIMA.items():
-        if OmegaConf.select(config, key) < smallest:
+        if (OmegaConf.select(config, key) if OmegaConf.select(config, key) is not None else smallest) < smallest:
             raise ConfigError(f"{key}: found {OmegaConf.select(config, key)}, wanted at least {smallest}")
+    if config.cluster.kind == "local":
+        fill_in(config, this_machine().cores)
     for key in POSITIVE:
         if OmegaConf.select(config, key) <= 0:
             raise ConfigError(f"{key}: found {OmegaConf.select(config, key)}, wanted more than 0 seconds")
@@ -262,8 +216,6 @@ def _check(config: DictConfig) -> None:
         raise ConfigError(f"scheduler.drift: found {config.scheduler.drift}, wanted more than 0 (a share: 0.2 is 20 %)")
     if not 0 < config.horizon_share <= 1:
         raise ConfigError(f"horizon_share: found {config.horizon_share}, wanted more than 0 and at most 1")
-    if config.sim.workers > config.sim.slots:
-        raise ConfigError(f"sim.workers={config.sim.workers} for sim.slots={config.sim.slots}: some would have nothing to do; use sim.workers={config.sim.slots} or more slots")
     if config.scheduler.groups is not None and config.scheduler.groups < 1:
         raise ConfigError(f"scheduler.groups: found {config.scheduler.groups}, wanted at least 1, or null for one per slot")
     if config.scheduler.learn_threads is not None and config.scheduler.learn_threads < 1:
@@ -278,7 +230,7 @@ def refuse_unused(config: DictConfig, program: str, keys: dict[str, str]) -> Non
 
 
 # What may differ between a run and the command line that resumes it; everything else is the run's identity.
-RESUMABLE = ("iterations", "sim", "scheduler", "evaluation", "checkpoints", "checkpoint", "resume", "record", "videos", "device", "output")
+RESUMABLE = ("iterations", "sim", "scheduler", "cluster", "evaluation", "checkpoints", "checkpoint", "resume", "record", "videos", "device", "output")
 
 
 def differences(first: DictConfig, second: DictConfig) -> list[str]:

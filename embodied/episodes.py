@@ -32,6 +32,19 @@ class Episode:
 
 
 @dataclass(frozen=True)
+class Played:
+    """What the logs need of an episode that is over."""
+
+    episode: Episode
+    success: bool
+    steps: int  # primitive steps executed
+    chunks: int  # inferences
+    total: float  # undiscounted return
+    terminated: bool
+    truncated: bool
+
+
+@dataclass(frozen=True)
 class TrainingLedger:
     """`groups` groups of `group_size` episodes a round. Groups go through all (task, init state) pairs in a shuffled order, again and again."""
 

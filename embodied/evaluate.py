@@ -45,7 +45,9 @@ def evaluate(arguments: Sequence[str]) -> None:
         stack.enter_context(parts)
         episodes = stack.enter_context(closing(EpisodeLog(run.path)))
         progress = stack.enter_context(Progress(1))
-        found = programs.evaluation(config, parts, episodes, progress, "evaluate", 0, watch and watch(run))
+        deployed = parts.deployment(["sim", "act"])
+        deployed.place(parts.evaluation_plan)
+        found = programs.evaluation(config, parts, deployed, episodes, progress, "evaluate", 0, on_episode=watch and watch(run))
         suites = table(episodes.rows())
         summary = {"success": found.rate.as_dict(), "suites": [suite.as_dict() for suite in suites], "protocol": parts.protocol, "checkpoint": weights and str(weights)}
         write_json(run.timeline_json, found.timeline.perfetto())
@@ -61,6 +63,8 @@ def watcher(config: DictConfig, parts: programs.Parts) -> Callable[[RunFolder], 
     """What looks at finished episodes: a recorder, a camera, both or none."""
     if config.record is None and config.videos == 0:
         return None
+    if config.cluster.kind != "local":
+        raise ConfigError(f"cluster={config.cluster.kind}: episodes are recorded and filmed in the program's own process; leave cluster= out")
     chunk = parts.policy.spec.chunk
     if config.record is not None and chunk != 1:
         raise ConfigError(f"record={config.record}: this policy acts {chunk} steps at a time and sees a picture only in between; record a policy with chunk 1, as policy=expert")

@@ -5,15 +5,24 @@ from __future__ import annotations
 from embodied.stages.act import ActStage
 from embodied.stages.learn import LearnStage
 from embodied.stages.read import ReadStage
+from embodied.stages.ref import RefStage
 from embodied.stages.sim import SimStage
 from scheduler.graph import MacroGraph
 
 
-def reinforcement(horizon: int | None = None, lag: int = 0) -> MacroGraph:
-    """Simulate and act in a loop, learn from the trajectories, hand the weights back. horizon: turns per episode at the most."""
+def reinforcement(horizon: int | None = None, lag: int = 0, reference: bool = False) -> MacroGraph:
+    """Simulate and act in a loop, learn from the trajectories, hand the weights back. horizon: turns per episode at the most.
+
+    lag: updates that the sampling weights may lie behind. reference: trajectories pass by the frozen start, for a KL term.
+    """
     graph = evaluation(horizon)
+    before = "sim"
+    if reference:
+        graph.stage("ref", RefStage, unit="trajectory")
+        graph.edge("sim", "ref", carries="trajectory", capacity=2)
+        before = "ref"
     graph.stage("learn", LearnStage, unit="trajectory")
-    graph.edge("sim", "learn", carries="trajectory", capacity=2)
+    graph.edge(before, "learn", carries="trajectory", capacity=2)
     graph.edge("learn", "act", carries="weights", lag=lag)
     return graph
 

@@ -5,22 +5,19 @@ A checkpoint holds the state between two rounds, so a run that was cut and resum
 
 from __future__ import annotations
 
+import itertools
 import signal
-from dataclasses import dataclass
-from typing import Any, Callable, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Protocol, Sequence
 
 from embodied import graphs
-from embodied.episodes import EvaluationLedger
-from embodied.learning.data import Trajectory
-from embodied.runs import checkpoint
+from embodied.episodes import EvaluationLedger, Played
 from embodied.runs.folder import RunFolder, write_json
 from embodied.runs.metrics import EpisodeLog, MetricsLog
 from embodied.runs.progress import Progress
 from embodied.runs.success import Rate, rate
-from embodied.stages.act import ActStage
-from embodied.stages.learn import LearnStage
-from embodied.stages.sim import Attempt, SimStage
-from scheduler.backends.local_backend import LocalBackend
+from embodied.stages.sim import Attempt
+from scheduler.backends.base import Backend, Item, StageLost
 from scheduler.planning.schedule import Plan
 from scheduler.running.execute import RoundResult, Stopped, execute
 from scheduler.running.flow import Flow
@@ -73,99 +70,134 @@ class Training(Protocol):
     """What is trained, and how it is laid out."""
 
     flow: Flow
-    backend: LocalBackend
-    learn: LearnStage
+    backend: Backend
     planner: Any  # scheduling.Planner
+    weights: dict[int, Sequence[Any]]  # the versions that sampling may use, where it has weights of its own
 
     def use(self, chosen: Plan) -> None: ...
 
+    def recover(self, lost: StageLost, done: int) -> int:
+        """Builds anew what was lost; returns the round to go on from, `done` or an earlier one."""
 
-def train(training: Training, logs: Logs, first: int, iterations: int, every: int, keep: int) -> None:
-    """Rounds `first` to `iterations` - 1, planned again between two of them when the prediction has drifted. Raises Stopped after writing a checkpoint."""
+
+def train(training: Training, logs: Logs, first: int, iterations: int, every: int, keep: int, restarts: int, per_round: int) -> None:
+    """Rounds `first` to `iterations` - 1, planned again between two of them when the prediction has drifted. Raises Stopped after writing a checkpoint.
+
+    restarts: times that a lost process is built anew; one more loss ends the run. per_round: episodes of a round, for the progress line.
+    """
     done = saved = first
     logs.progress.begin(first)
     with Interrupt() as interrupt:
-        try:
-            while done < iterations:
-                for result in execute(training.flow, training.backend, done, iterations, stop=lambda: interrupt.requested):
-                    done = result.number + 1
+        while done < iterations:
+            ended = itertools.count(1)
+            try:
+                for result in execute(
+                    training.flow, training.backend, done, iterations, lambda: interrupt.requested, training.weights,
+                    lambda item: logs.progress.within("playing:", (next(ended) - 1) % per_round + 1, per_round) if item.about else None,
+                ):  # fmt: skip
+                    done, training.weights = result.number + 1, result.weights
                     log_round(result, logs, training.planner)
                     if done % every == 0 or done == iterations:
-                        save(logs.run, training.learn, done, keep)
+                        training.backend.ask("learn", "save", logs.run.checkpoints, done, keep)
                         saved = done
                     if training.planner.drifted and done < iterations and not training.flow.lag:
                         training.use(training.planner.replan())
                         break  # nothing is in flight; go on with the flow laid out anew
-        except Stopped as stopped:
-            if stopped.round > saved:
-                save(logs.run, training.learn, stopped.round, keep)
-            raise
+            except StageLost as lost:
+                if restarts == 0 or interrupt.requested:
+                    raise
+                restarts -= 1
+                logs.progress.note(f"{lost}\nbuilding it anew; {restarts} more such losses end the run")
+                done = min(done, training.recover(lost, done))
+                saved = min(saved, done)
+                logs.metrics.cut(done)
+                logs.episodes.cut(done)
+            except Stopped as stopped:
+                if stopped.round > saved:
+                    training.backend.ask("learn", "save", logs.run.checkpoints, stopped.round, keep)
+                raise
 
 
-def evaluate(env: Any, policy: Any, plan: Plan, ledger: EvaluationLedger, *, seed: int, greedy: bool, rows: int, log: Callable[[dict], Any],
-             progress: Progress, phase: str, suite: str, iteration: int = 0, on_episode: Callable[[Attempt], None] | None = None) -> Evaluated:  # fmt: skip
-    """Every episode of the ledger once; each is given to `log` as a row, in ledger order, as soon as it and those before it have ended."""
-    episodes, ended = ledger.round(0), []
-    place, waiting, logged = {episode.id: episode.order for episode in episodes}, {}, 0
+@dataclass(frozen=True)
+class Exam:
+    """How an evaluation is done."""
 
-    def finish(trajectory: Trajectory) -> dict[str, Any]:
-        nonlocal logged
-        row = waiting[place[trajectory.episode]] = episode_row(trajectory, phase, iteration, suite)
-        ended.append(row)
-        while logged in waiting:
-            log(waiting.pop(logged))
-            logged += 1
-        progress.within(f"evaluating {phase}:", len(ended), len(episodes))
-        return row
+    backend: Backend
+    plan: Plan
+    weights: dict[int, Sequence[Any]]  # the version to be judged, where sampling has weights of its own
+    phase: str
+    iteration: int  # updates done
+    suite: str
+    greedy: bool
+    restarts: int  # times that a lost process is built anew
 
-    tokens = policy.spec.chunk * policy.spec.action_dims
-    sim = SimStage(env, lambda number: episodes, plan.slot_groups, policy.spec.chunk, on_episode=on_episode, finish=finish)
-    act = ActStage(policy, tokens, seed, "evaluate", greedy, rows, plan.threads["act"])
-    flow = plan.flow(graphs.evaluation())
-    with Interrupt() as interrupt:
-        (result,) = execute(flow, LocalBackend({"sim": sim, "act": act}), 0, 1, stop=lambda: interrupt.requested)
-    return Evaluated(rate(sum(row["success"] for row in ended), len(ended)), sum(row["steps"] for row in ended), result.timeline)
+
+def evaluate(exam: Exam, ledger: EvaluationLedger, episodes: EpisodeLog, progress: Progress, on_episode: Callable[[Attempt], None] | None = None) -> Evaluated:
+    """Every episode of the ledger once; each has its row in the log, in ledger order, as soon as it and those before it have ended. Rows of the same phase that were there before are replaced."""
+    backend, number = exam.backend, exam.iteration
+    flow = replace(exam.plan.flow(graphs.evaluation()), taught="act", lag=0)
+    backend.arrange(exam.plan.slot_groups)
+    backend.ask("act", "assign", "evaluate", exam.greedy)
+    for left in reversed(range(exam.restarts + 1)):
+        episodes.forget(exam.phase)
+        rows = Rows(exam, ledger.episodes, episodes.write, progress)
+        backend.ask("sim", "assign", ledger.round, exam.plan.slot_groups, None, False, on_episode)
+        try:
+            with Interrupt() as interrupt:
+                (result,) = execute(flow, backend, number, number + 1, lambda: interrupt.requested, exam.weights, rows.add)
+            break
+        except StageLost as lost:
+            if left == 0 or on_episode is not None:
+                raise
+            progress.note(f"{lost}\nbuilding it anew and evaluating again; {left - 1} more such losses end the run")
+            if "learn" in backend.restart(lost.stage):
+                raise  # the weights to be judged are gone; the last checkpoint has them
+    return Evaluated(rate(sum(row["success"] for row in rows.ended), len(rows.ended)), sum(row["steps"] for row in rows.ended), result.timeline)
+
+
+class Rows:
+    """The rows of an evaluation, logged in ledger order."""
+
+    def __init__(self, exam: Exam, total: int, log: Callable[[dict], Any], progress: Progress) -> None:
+        self._exam, self._total, self._log, self._progress = exam, total, log, progress
+        self.ended: list[dict[str, Any]] = []
+        self._waiting: dict[int, dict[str, Any]] = {}
+        self._logged = 0
+
+    def add(self, item: Item) -> None:
+        row = self._waiting[item.order] = episode_row(item.about, self._exam.phase, self._exam.iteration, self._exam.suite)
+        self.ended.append(row)
+        while self._logged in self._waiting:
+            self._log(self._waiting.pop(self._logged))
+            self._logged += 1
+        self._progress.within(f"evaluating {self._exam.phase}:", len(self.ended), self._total)
 
 
 def log_round(result: RoundResult, logs: Logs, planner: Any) -> None:
     """One row of metrics, the rows of the round's episodes, the timeline of the round, the progress line."""
     done, seconds, wall = result.number + 1, result.timeline.busy(), result.timeline.wall
-    trajectories = [item.payload for item in result.items if isinstance(item.payload, Trajectory)]
-    row: dict[str, Any] = {"learn": result.report, **planner.compare(result, [trajectory.length for trajectory in trajectories])}
+    played = [item.about for item in result.items if item.about is not None]
+    row: dict[str, Any] = {"learn": result.report, **planner.compare(result, [each.chunks for each in played])}
     success = steps_per_s = mean_return = None
-    if trajectories:
-        for trajectory in trajectories:
-            logs.episodes.write(episode_row(trajectory, "train", done, logs.suite))
-        steps = sum(trajectory.steps for trajectory in trajectories)
-        success = rate(sum(t.success for t in trajectories), len(trajectories))
+    if played:
+        for each in played:
+            logs.episodes.write(episode_row(each, "train", done, logs.suite))
+        steps = sum(each.steps for each in played)
+        success = rate(sum(each.success for each in played), len(played))
         steps_per_s = steps / wall
-        mean_return = sum(float(t.rewards.sum()) for t in trajectories) / len(trajectories)
-        row |= {"success": success.as_dict(), "episode_steps": steps / len(trajectories), "env_steps": steps, "env_steps_per_s": steps_per_s}
+        mean_return = sum(each.total for each in played) / len(played)
+        row |= {"success": success.as_dict(), "episode_steps": steps / len(played), "env_steps": steps, "env_steps_per_s": steps_per_s}
+    if result.report and not result.report["updates"]:
+        logs.progress.note(f"iteration {done}: no update, because no row had anything to teach ({result.report['rows']} rows)")
     logs.metrics.write(done, row)
     write_json(logs.run.timeline_json, result.timeline.perfetto())
     logs.progress.update(done, success, steps_per_s, seconds, result.timeline.bottleneck(), row.get("plan", {}).get("error"), mean_return)
 
 
-def episode_row(trajectory: Trajectory, phase: str, iteration: int, suite: str) -> dict[str, Any]:
-    meta = trajectory.meta
+def episode_row(played: Played, phase: str, iteration: int, suite: str) -> dict[str, Any]:
+    episode = played.episode
     return {
-        "phase": phase, "iteration": iteration, "episode": trajectory.episode, "suite": suite, "task": meta["task"], "init_state": meta["init_state"],
-        "seed": meta["seed"], "success": trajectory.success, "steps": trajectory.steps, "return": float(trajectory.rewards.sum()),
-        "terminated": trajectory.terminated, "truncated": trajectory.truncated, "errored": False,
+        "phase": phase, "iteration": iteration, "episode": episode.id, "suite": suite, "task": episode.task, "init_state": episode.init_state,
+        "seed": episode.seed, "success": played.success, "steps": played.steps, "return": played.total,
+        "terminated": played.terminated, "truncated": played.truncated, "errored": False,
     }  # fmt: skip
-
-
-def save(run: RunFolder, learn: LearnStage, iterations: int, keep: int) -> None:
-    """step_<iterations>: the policy, the optimizer to the bit, and how far the run has come."""
-    tensors, rest = checkpoint.flatten_optimizer(learn.optimizer.state_dict())
-    state = {"iterations": iterations, "updates": learn.updates, "optimizer": rest}
-    checkpoint.save(run.checkpoints, iterations, {"policy": learn.policy.state_dict(), "optimizer": tensors}, state, learn.policy.save_pretrained, keep)
-
-
-def restore(path: Any, learn: LearnStage) -> int:
-    """Puts a checkpoint's policy and optimizer in place; returns the iterations done."""
-    tensors, state = checkpoint.load(path)
-    learn.policy.load_state_dict(tensors["policy"])
-    learn.optimizer.load_state_dict(checkpoint.unflatten_optimizer(tensors["optimizer"], state["optimizer"]))
-    learn.updates = int(state["updates"])
-    return int(state["iterations"])

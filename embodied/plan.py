@@ -17,12 +17,11 @@ from typing import Sequence
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from embodied import graphs
 from embodied.config import ConfigError, compose, refuse_unused
 from embodied.runs.folder import RunFolder
 from embodied.runs.gantt import write_png
 from embodied.runs.progress import Progress
-from embodied.wiring import programs, scheduling
+from embodied.wiring import build, programs, scheduling
 from embodied.wiring.training import Training
 from scheduler.planning.explain import bottleneck, memory_lines, plan_table, seconds, stage_table
 from scheduler.planning.gantt import chart, text_gantt
@@ -30,7 +29,7 @@ from scheduler.planning.plan import plan
 from scheduler.planning.rehearse import rehearse
 from scheduler.planning.schedule import Plan
 from scheduler.profile import Profile
-from scheduler.resources import Cluster, named, of_plain
+from scheduler.resources import Cluster, named, of_plain, this_machine
 
 UNUSED = {"record": "it belongs to evaluate", "videos": "they belong to evaluate", "resume": "a plan is made from a config, not from a run"}
 
@@ -44,9 +43,9 @@ def show(arguments: Sequence[str]) -> None:
     rest = [argument for argument in arguments if argument.split("=")[0] not in own]
     config = compose([*rest, *([f"scheduler.profile={own['profile']}"] if "profile" in own else [])])
     refuse_unused(config, "plan", UNUSED)
-    graph = graphs.reinforcement()
+    graph = programs.graph_of(config, build.algorithm(config)[0])
     cluster = cluster_of(own.get("cluster", "local"))
-    profile = scheduling.known_profile(config) or measured(config)
+    profile = scheduling.known_profile(config, this_machine()) or measured(config)
     groups = None if config.scheduler.groups is None else [config.scheduler.groups]
     here = own.get("cluster", "local") == "local" and "profile" not in own
     chosen = plan(graph, profile, cluster, config.scheduler.mode, groups, config.sim.workers if here else None)
@@ -88,8 +87,7 @@ def measured(config: DictConfig) -> Profile:
         progress = stack.enter_context(Progress(1))
         if parts.algorithm.imitates:
             raise ConfigError("algorithm=bc: imitation reads and learns, and there is nothing to plan; choose another algorithm")
-        training = Training(config, parts, progress)
-        return training.measured(config, parts, progress)
+        return Training(config, parts, None, progress).measured(progress)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import time
 from contextlib import ExitStack
 from typing import Sequence
 
-from embodied import loop
 from embodied.config import refuse_unused
 from embodied.runs.folder import write_json
 from embodied.runs.progress import Progress
@@ -41,18 +40,18 @@ def train(arguments: Sequence[str]) -> None:
             return
         parts = stack.enter_context(programs.Parts(config, run))
         progress = stack.enter_context(Progress(config.iterations))
-        training = Training(config, parts, progress)
-        chosen = training.lay_out(config, parts, progress)
-        first = training.resume(run)
+        training = Training(config, parts, run, progress)
+        chosen = training.lay_out(progress)
+        first = training.resume()
         logs = stack.enter_context(programs.logs(config, run, parts, first, progress, chosen))
         success = {}
         if config.evaluation.before and first == 0:
-            success["success_before"] = programs.evaluation(config, parts, logs.episodes, progress, "before", 0).rate
-        loop.train(training, logs, first, config.iterations, config.checkpoints.every, config.checkpoints.keep)
-        training.keep_profile(config)
+            success["success_before"] = training.evaluation(logs.episodes, progress, "before", 0).rate
+        training.train(logs, first)
+        training.keep_profile()
         if config.evaluation.after:
             done = max(first, config.iterations)
-            success["success_after"] = programs.evaluation(config, parts, logs.episodes, progress, "after", done).rate
+            success["success_after"] = training.evaluation(logs.episodes, progress, "after", done).rate
         if "success_before" not in success:
             success |= programs.earlier_success(run)
         summary = {name: rate.as_dict() for name, rate in success.items()} | programs.totals(run)

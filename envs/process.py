@@ -42,6 +42,13 @@ class EnvError(RuntimeError):
         return EnvError, (self.what, self.worker, self.slot, self.episode, self.phase, self.trace)
 
 
+class WorkerLost(EnvError):
+    """The worker died, or hung and was ended: no fault of the episode, as far as can be told. `VectorEnv.mend` builds it anew."""
+
+    def __reduce__(self) -> tuple:
+        return WorkerLost, super().__reduce__()[1]
+
+
 @dataclass(frozen=True)
 class Asked:
     slot: int
@@ -53,6 +60,7 @@ class Local:
     """The slots of this process. `connection` is None: what was asked runs when it is received."""
 
     connection = None
+    lost = False
 
     def __init__(self, make_env: Callable[[], gymnasium.Env], slots: list[int]):
         self.index, self.slots, self.waiting = 0, slots, deque()
@@ -137,6 +145,11 @@ class Process:
         self.kill()
         self._start()
 
+    @property
+    def lost(self) -> bool:
+        """Whether it has ended without being asked to."""
+        return self._spec is None or self._process.poll() is not None
+
     def await_ready(self, deadline: float, allowed: float) -> EnvSpec:
         """The spec of its envs, once they are built. Raises EnvError."""
         if self._spec is None:
@@ -160,7 +173,7 @@ class Process:
         """Raises EnvError where the worker is gone."""
         if self._spec is None:
             gone = f"the worker has ended; restart({self.index}) builds its envs anew"
-            raise EnvError(gone, self.index, asked.slot, asked.episode, asked.kind)
+            raise WorkerLost(gone, self.index, asked.slot, asked.episode, asked.kind)
         if not self.waiting:
             self._since = time.monotonic()
         self.waiting.append(asked)
@@ -184,11 +197,11 @@ class Process:
             return replies  # a death is still there to be seen the next time
         head = self.waiting[0]
         if died:
-            raise EnvError(self._death(), self.index, head.slot, head.episode, head.kind, self._left_behind())
+            raise WorkerLost(self._death(), self.index, head.slot, head.episode, head.kind, self._left_behind())
         if not readable and time.monotonic() - self._since > timeout:
             trace = self._where()
             self.kill()
-            raise EnvError(f"hung: more than {timeout:g} s without an answer; the worker was ended", self.index, head.slot, head.episode, head.kind, trace)
+            raise WorkerLost(f"hung: more than {timeout:g} s without an answer; the worker was ended", self.index, head.slot, head.episode, head.kind, trace)
         return []
 
     def ask_to_end(self) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Callable
 import gymnasium
 import numpy as np
 
-from envs.process import Asked, EnvError, Job, Local, Process
+from envs.process import Asked, EnvError, Job, Local, Process, WorkerLost
 from envs.spec import EnvSpec
 from envs.worker import Reply, slot_arrays
 
@@ -128,6 +128,18 @@ class VectorEnv:
         self._workers[worker].restart()
         self._await_start()
         return list(slots)
+
+    def settle(self) -> None:
+        """Waits until no slot is at work, and drops what the slots did, failures too. A worker that was lost stays so until `mend`."""
+        while self._busy:
+            self._collect(POLL)
+        self._finished, self._failed = [], deque()
+
+    def mend(self) -> None:
+        """Builds anew every worker that was lost; what the other slots do is not touched. Raises EnvError."""
+        lost = {error.worker for error in self._failed if isinstance(error, WorkerLost)} | {worker.index for worker in self._workers if worker.lost}
+        for index in sorted(lost):
+            self.restart(index)
 
     def close(self) -> None:
         """Closes the envs and ends every worker, by force after a few seconds. Raises EnvError if an env's close did. Idempotent."""

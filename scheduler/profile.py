@@ -96,10 +96,11 @@ class Round:
     items: int  # episodes (or other items of the source)
     slots: int = 1  # running env instances of a loop
     turns: tuple[int, ...] = (1,)  # turns of the loop an item takes; when there are fewer than items they are gone through again
+    group: int = 1  # items that are only worth something together: a granule holds whole groups
 
     def __post_init__(self) -> None:
-        if not (whole(self.items, 1) and whole(self.slots, 1)) or not self.turns or not all(whole(each, 1) for each in self.turns):
-            raise ProfileError(f"found a round of items={self.items}, slots={self.slots}, turns={list(self.turns)[:5]}; wanted whole numbers from 1 to {MOST_ITEMS}")
+        if not (whole(self.items, 1) and whole(self.slots, 1) and whole(self.group, 1)) or self.items % self.group or not self.turns or not all(whole(each, 1) for each in self.turns):
+            raise ProfileError(f"found a round of items={self.items}, slots={self.slots}, turns={list(self.turns)[:5]}, group={self.group}; wanted whole numbers from 1 to {MOST_ITEMS}, and whole groups")
 
     def turns_of(self, item: int) -> int:
         return self.turns[item % len(self.turns)]

@@ -50,12 +50,11 @@ def assemble(
     chunk: int,
     terminated: bool,
     truncated: bool,
-    final_inputs: dict[str, torch.Tensor] | None,
+    final_observation: dict[str, Any] | None,
     success: bool,
     version: int = 0,
-    meta: dict | None = None,
 ) -> Trajectory:
-    """The whole episode. `chunk` is C; `final_inputs` each [1, ...], needed when the episode was cut and not ended.
+    """The whole episode. `chunk` is C; `final_observation` each [1, ...], needed when the episode was cut and not ended.
 
     Where an env says terminated and truncated at once, termination wins: nothing is worth anything after it.
     Raises ValueError for an empty episode, one without an end, a cut one without its last observation, or one with a short chunk before its last.
@@ -64,7 +63,7 @@ def assemble(
         raise ValueError(f"episode {episode}: found no chunk, wanted at least one; an env that is over at reset cannot be learned from")
     if not (terminated or truncated):
         raise ValueError(f"episode {episode}: found neither terminated nor truncated, wanted a whole episode; assemble it when it is over")
-    if not terminated and final_inputs is None:
+    if not terminated and final_observation is None:
         raise ValueError(f"episode {episode}: found no final observation, wanted one because the step budget cut it; keep the observation after the last step")
     short = [t for t, step in enumerate(steps[:-1]) if len(step.rewards) != chunk]
     if short:
@@ -83,9 +82,8 @@ def assemble(
         values=torch.tensor([step.value for step in steps], dtype=torch.float32) if valued else None,
         terminated=bool(terminated),
         truncated=bool(truncated) and not terminated,
-        final_inputs=None if terminated else {name: tensor.cpu() for name, tensor in final_inputs.items()},
+        final_observation=None if terminated else dict(final_observation),
         success=bool(success),
         steps=sum(len(step.rewards) for step in steps),
         version=version,
-        meta=dict(meta or {}),
     )

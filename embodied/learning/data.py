@@ -6,7 +6,8 @@ Tensors live on the CPU until the learner moves them. Rewards are unitless float
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -25,11 +26,11 @@ class Trajectory:
     values: torch.Tensor | None  # [T] float32 at sampling time
     terminated: bool  # the env's own end: V after it is 0
     truncated: bool  # the step budget: V after it is V(final observation)
-    final_inputs: dict[str, torch.Tensor] | None  # each [1, ...]: the observation after the last chunk; None when terminated
+    final_observation: dict[str, Any] | None  # as the env gave it, each [1, ...]: what came after the last chunk; None when terminated
     success: bool
     steps: int  # primitive steps executed
     version: int = 0  # weights version it was sampled with
-    meta: dict = field(default_factory=dict)  # task, init_state, seed: for the episode table
+    reference: torch.Tensor | None = None  # [T, L, V] float32 log-probabilities of the frozen start, when a KL term wants them
 
     @property
     def length(self) -> int:
@@ -48,6 +49,7 @@ class Batch:
     returns: torch.Tensor  # [n] float32, value targets; zeros without a value head
     values: torch.Tensor  # [n] float32, old values; zeros without a value head
     reference: torch.Tensor | None = None  # [n, L, V] reference log-probabilities, when a KL term wants them
+    proximal: torch.Tensor | None = None  # [n, L] log-probs under the weights that the round's updates begin with; None = those at sampling time
 
     @property
     def rows(self) -> int:

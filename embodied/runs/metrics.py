@@ -50,6 +50,11 @@ class MetricsLog:
                 self._events.add_scalar(name, value, step)
             self._events.flush()
 
+    def cut(self, step: int) -> None:
+        """Takes out every row after `step`: what they tell of is done again."""
+        self.close()
+        self.__init__(self._folder, self._wants_events, step)
+
     def close(self) -> None:
         self._file.close()
         if self._events is not None:
@@ -95,6 +100,11 @@ class EpisodeLog:
         write_text(self._path, "".join(_line(row) for row in kept))
         self._file = open(self._path, "a", encoding="utf-8")
         self._errored = {_key(row): bool(row["errored"]) for row in kept}
+
+    def cut(self, iteration: int) -> None:
+        """Takes out every row after `iteration`: it is played again."""
+        self.close()
+        self.__init__(self._path.parent, iteration)
 
     def rows(self, phase: str | None = None) -> list[dict]:
         """What is written so far, one row per episode, of one phase or of all."""

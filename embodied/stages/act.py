@@ -13,21 +13,35 @@ import numpy as np
 import torch
 
 from embodied import seeding
+from embodied.learning.residence import Lease, Residence
+from embodied.learning.weights import Versions
 from embodied.stages.sim import Observations
 from scheduler.backends.base import Call, Outcome
 
 
 class ActStage:
-    def __init__(self, policy: Any, tokens: int, seed: int, stream: str, greedy: bool = False, rows: int = 1, threads: int | None = None) -> None:
-        """tokens: L of one chunk. rows: the fixed batch size of one forward. stream: names the noise ("train", "evaluate")."""
+    def __init__(self, policy: Any, tokens: int, seed: int, stream: str = "train", greedy: bool = False, rows: int = 1, threads: int | None = None, residence: Residence | None = None, lag: int = 0) -> None:
+        """tokens: L of one chunk. rows: the fixed batch size of one forward. residence: of the policy, where a lease brings it to its device.
+
+        lag: versions that sampling may lie behind; so many and one alternate.
+        """
         if rows < 1:
             raise ValueError(f"found act_rows={rows}, wanted at least 1 row per forward")
-        self._policy, self._tokens, self._seed, self._stream = policy, tokens, seed, f"act/{stream}"
-        self._greedy, self._rows, self._threads = greedy, rows, threads
+        self._policy, self._tokens, self._seed = policy, tokens, seed
+        self._rows, self._threads = rows, threads
+        self._lease = Lease([residence])
+        self._versions = Versions(keep=lag + 1)
+        self.assign(stream, greedy)
+
+    def assign(self, stream: str, greedy: bool = False) -> None:
+        """stream: names the noise ("train", "evaluate"). greedy: the most likely choice instead of a sample."""
+        self._stream, self._greedy = f"act/{stream}", greedy
 
     def start(self, call: Call) -> Outcome:
         if self._threads is not None:
             torch.set_num_threads(self._threads)
+        if call.weights is not None:
+            self._versions.use(self._policy, call.weights)
         asked: Observations = call.payload
         observation = asked.observation | {
             "episode": np.array([episode.id for episode in asked.episodes]), "step": np.array(asked.steps),
@@ -45,10 +59,11 @@ class ActStage:
         return []
 
     def load(self) -> None:
-        """On the CPU the weights are where they are used."""
+        self._lease.take()
 
     def unload(self) -> None:
-        """Nothing to take away, as in `load`."""
+        self._lease.release()
+        self._versions.to("cpu")
 
     def close(self) -> None:
         """Holds nothing that must be closed."""

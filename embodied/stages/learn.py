@@ -1,135 +1,178 @@
-"""The learn stage: a round's trajectories (or labelled batches) in, one or more updates of the policy out.
+"""The learn stage: a round's trajectories (or labelled batches) in, one or more updates of the policy out, and its weights where they are wanted.
 
 It knows no algorithm by name. Losses come as sums and counts; gradients are divided once per update, so neither the size of a
 micro-batch nor that of the last minibatch weighs on the result. Trajectories are taken in ledger order and shuffled by counter-based
-numbers, so the same seed gives bit-equal weights.
+numbers, so the same seed gives bit-equal weights. Where a round is one update and groups are judged by themselves, it learns group by
+group as they come (`streams`): always in the same blocks, so that the size of a granule changes no bit.
 """
 
 from __future__ import annotations
 
-import copy
 import math
-from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Callable, Sequence
 
 import torch
 
 from embodied import seeding
-from embodied.learning import batching
+from embodied.learning import batching, weights
+from embodied.learning.accumulate import Accumulator, Diverged
 from embodied.learning.algorithms.base import Algorithm
 from embodied.learning.data import Batch, Trajectory
+from embodied.learning.gather import Gather
+from embodied.learning.residence import Lease, OptimizerResidence, Residence
+from embodied.runs import checkpoint
 from scheduler.backends.base import Call, Outcome
 
 
 @dataclass(frozen=True)
 class LearnerSettings:
     epochs: int  # passes over a round's rows
-    minibatch: int  # rows of one update
+    minibatch: int | None  # rows of one update; None = the round's
     microbatch: int | None  # rows of one forward/backward; None = the minibatch
     grad_clip: float | None  # largest gradient norm; None = unbounded
     rate: Callable[[int, float], float]  # learning rate of (update number from 0, share of the run done)
     rounds: int  # of the run
 
 
-class Diverged(ValueError):
-    """Learning has gone where no number is finite; nothing is saved of it."""
-
-
 class LearnStage:
     def __init__(
         self, policy: Any, algorithm: Algorithm, optimizer: Any, settings: LearnerSettings, seed: int, threads: int | None = None,
-        tell: Callable[[str], None] = lambda text: None,
-    ) -> None:
-        """optimizer: learning.optimizers.Optimizer. The reference of a KL term is the policy as it is given here."""
+        lag: int | None = None, residences: Sequence[Residence | OptimizerResidence] = (),
+    ) -> None:  # fmt: skip
+        """optimizer: learning.optimizers.Optimizer. lag: versions that sampling may lie behind, where it has weights of its own; None = it
+        shares this policy. residences: what a lease brings to the device."""
         self.policy, self.algorithm, self.optimizer, self.settings = policy, algorithm, optimizer, settings
-        self._seed, self._threads, self._tell = seed, threads, tell
-        self._reference = copy.deepcopy(policy).requires_grad_(False) if algorithm.needs_reference else None
-        self._items: list[Any] = []
+        self._seed, self._threads, self._lag, self._lease = seed, threads, lag, Lease(residences)
+        self.streams = streams(algorithm, settings.epochs, settings.minibatch)
+        self._sums = Accumulator(policy, algorithm, optimizer, settings.microbatch, settings.grad_clip, decoupled=bool(lag))
+        self._items: list[Any] = []  # of the round; without their inputs where they have been learned from
+        self._groups = Gather(algorithm.group_size)
         self.updates = 0  # done so far, over all rounds
+        self._published: dict[int, tuple[weights.Bucket, ...]] = {}  # the versions that may still be sampled with
 
     def start(self, call: Call) -> Outcome:
         if self._threads is not None:
             torch.set_num_threads(self._threads)
         if call.kind == "trial":
-            return Outcome(self._trial(call.payload))
+            return Outcome(self._trial([item.payload for item in call.payload]))
+        if call.kind == "publish":
+            return Outcome(weights=self._publish(call.version))
         if call.kind == "granule":
-            self._items += [item.payload for item in call.payload]
+            self._take([item.payload for item in call.payload])
             return Outcome()
-        items, self._items = self._items, []
-        return Outcome(self._update(items, call.round))
+        report = self._update(call.round)
+        return Outcome(report, weights=None if self._lag is None else self._publish(call.round + 1))
 
     def ready(self, timeout: float | None) -> list:
         return []
 
     def load(self) -> None:
-        """On the CPU the weights are where they are used."""
+        self._lease.take()
 
     def unload(self) -> None:
-        """Nothing to take away, as in `load`."""
+        self._lease.release()
+
+    def abandon(self) -> None:
+        """Forgets the round: it is begun again."""
+        self._items = []
+        self._groups.clear()
+        self._sums.begin()
 
     def close(self) -> None:
         """Holds nothing that must be closed."""
 
+    def save(self, folder: Path, iterations: int, keep: int) -> None:
+        """folder/step_<iterations>: the policy, the optimizer to the bit, how far the run has come, and older weights that are still sampled with."""
+        tensors, rest = checkpoint.flatten_optimizer(self.optimizer.state_dict())
+        older = [part for version, parts in sorted(self._published.items()) if version < iterations for part in parts]
+        groups = {"policy": self.policy.state_dict(), "optimizer": tensors} | ({"older": {str(i): part.data for i, part in enumerate(older)}} if older else {})
+        state = {"iterations": iterations, "updates": self.updates, "optimizer": rest, "older": [asdict(replace(part, data=None)) for part in older]}
+        checkpoint.save(folder, iterations, groups, state, self.policy.save_pretrained, keep)
+
+    def restore(self, path: Path) -> int:
+        """Puts a checkpoint's policy and optimizer in place; returns the iterations done."""
+        tensors, state = checkpoint.load(path)
+        self.policy.load_state_dict(tensors["policy"])
+        self.optimizer.load_state_dict(checkpoint.unflatten_optimizer(tensors["optimizer"], state["optimizer"]))
+        self.updates = int(state["updates"])
+        self._published = {}
+        for number, part in enumerate(state.get("older", [])):
+            bucket = weights.Bucket(**part | {"entries": tuple(weights.Entry(**entry) for entry in part["entries"]), "data": tensors["older"][str(number)]})
+            self._published[bucket.version] = (*self._published.get(bucket.version, ()), bucket)
+        return int(state["iterations"])
+
+    def older(self) -> list[int]:
+        """The versions before the present one that can be published."""
+        return sorted(self._published)
+
+    def _publish(self, version: int) -> tuple[weights.Bucket, ...]:
+        """The weights as of `version`: as they are now, unless that version is kept."""
+        if version not in self._published:
+            self._published[version] = weights.export(self.policy, version)
+            self._published = {v: parts for v, parts in self._published.items() if v >= version - (self._lag or 0)}
+        return self._published[version]
+
+    def _take(self, items: Sequence[Any]) -> None:
+        self._items += items
+        if not self.streams:
+            return
+        for group in self._groups.add(items, lambda trajectory: trajectory.group):
+            batch, _ = self._judged(group)
+            self._sums.add(batch)
+            done = {id(trajectory) for trajectory in group}  # their pictures are not needed any more
+            self._items = [replace(t, inputs={}, final_observation=None, reference=None, terminated=True) if id(t) in done else t for t in self._items]
+
     def _trial(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """Forward and backward of one minibatch made of the first one's rows over and over, and no step. Returns its rows, and how often a round passes every row."""
         inputs, choices = trajectories[0].inputs, trajectories[0].choices
-        index = torch.arange(self.settings.minibatch) % len(choices)
+        index = torch.arange(self.settings.minibatch or self.settings.microbatch or len(choices)) % len(choices)
         for part in index.split(self.settings.microbatch or len(index)):
             stats = self.policy.evaluate(self._here({name: tensor[part] for name, tensor in inputs.items()}), choices[part].to(self._device), distribution=self.algorithm.needs_reference)
             stats.logprobs.sum().backward()
         self.optimizer.zero_grad()
-        reference = 0.3 if self._reference is not None else 0.0  # a forward alone is about a third of both
-        return {"rows": len(index), "passes": self.settings.epochs + reference}
+        forward = 0.3 if self._lag and not self.streams else 0.0  # a forward alone is about a third of both
+        return {"rows": len(index), "passes": self.settings.epochs + forward}
 
-    def _update(self, items: Sequence[Any], round_number: int) -> dict[str, float]:
-        batch, metrics = self._labelled(items) if self.algorithm.imitates else self._judged(items)
-        totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-        done = skipped = 0
-        planned = self.settings.epochs * math.ceil(batch.rows / self.settings.minibatch)
-        for epoch in range(self.settings.epochs):
-            order = seeding.generator(self._seed, "learn/shuffle", round_number, epoch).permutation(batch.rows)
-            for index in batching.minibatches(batch.rows, self.settings.minibatch, torch.as_tensor(order)):
-                share = (round_number + (done + skipped) / planned) / self.settings.rounds
-                norm = self._step(batching.select(batch, index), self.settings.rate(self.updates, share), totals)
-                done, skipped = done + (norm is not None), skipped + (norm is None)
-                if norm is not None:
-                    totals["grad_norm"][0] += norm
-                    totals["grad_norm"][1] += 1
+    def _update(self, round_number: int) -> dict[str, float]:
+        items, self._items = self._items, []
+        report = self._once(items, round_number) if self.streams else self._epochs(items, round_number)
+        self._sums.begin()
         if not all(bool(torch.isfinite(p).all()) for p in self.policy.parameters()):
             raise Diverged(f"round {round_number}: weights are no longer finite after its updates; lower algorithm.learner.lr and go on from the last checkpoint")
-        means = {name: total / count for name, (total, count) in totals.items() if count}
-        if not done:
-            self._tell(f"round {round_number}: no update, because no row had anything to teach ({batch.rows} rows)")
-        return metrics | means | {"updates": done, "updates_skipped": skipped, "rows": batch.rows, "lr": self.settings.rate(self.updates, round_number / self.settings.rounds)}
+        return report
 
-    def _step(self, batch: Batch, rate: float, totals: dict[str, list[float]]) -> float | None:
-        """One update; the gradient norm before clipping, None when every row was masked and nothing was done."""
-        self.optimizer.zero_grad()
-        count = 0.0
-        device = next(self.policy.parameters()).device
-        for part in batching.microbatches(batch, self.settings.microbatch):
-            part = batching.to(part, device)
-            stats = self.policy.evaluate(part.inputs, part.choices, distribution=self.algorithm.needs_reference)
-            loss = self.algorithm.loss(stats, part)
-            loss.sum.backward()
-            count += loss.count
-            for name, (total, weight) in loss.metrics.items():
-                totals[name][0] += total
-                totals[name][1] += weight
-        if count == 0:
-            return None
-        trainable = [p for p in self.policy.parameters() if p.grad is not None]
-        for parameter in trainable:
-            parameter.grad /= count
-        limit = float("inf") if self.settings.grad_clip is None else self.settings.grad_clip
-        norm = float(torch.nn.utils.clip_grad_norm_(trainable, limit))
-        if not math.isfinite(norm):
-            raise Diverged(f"update {self.updates}: the gradient's norm is {norm}, wanted a finite number; look for rewards or observations that are not finite, or lower algorithm.learner.lr")
-        self.optimizer.set_rate(rate)
-        self.optimizer.step()
-        self.updates += 1
-        return norm
+    def _once(self, items: Sequence[Trajectory], round_number: int) -> dict[str, float]:
+        """The one update of a round whose groups have been added as they came."""
+        estimate = self.algorithm.advantages(items, torch.zeros(len(items)))  # once more over all of them, for its metrics
+        rows = sum(trajectory.length for trajectory, keep in zip(items, estimate.keep) if keep)
+        norm = self._sums.step(self.settings.rate(self.updates, round_number / self.settings.rounds), f"update {self.updates}")
+        self.updates += norm is not None
+        return self._report({f"estimate/{name}": value for name, value in estimate.metrics.items()}, norm is not None, norm is None, rows, round_number)
+
+    def _epochs(self, items: Sequence[Any], round_number: int) -> dict[str, float]:
+        """Updates by minibatches of the round's rows, shuffled anew for each pass."""
+        batch, metrics = self._labelled(items) if self.algorithm.imitates else self._judged(items)
+        if self._lag and batch.rows and not self.algorithm.imitates:
+            batch = replace(batch, proximal=self._sums.logprobs(batch))
+        done = skipped = 0
+        size = self.settings.minibatch or max(1, batch.rows)
+        planned = self.settings.epochs * math.ceil(batch.rows / size)
+        for epoch in range(self.settings.epochs):
+            order = seeding.generator(self._seed, "learn/shuffle", round_number, epoch).permutation(batch.rows)
+            for index in batching.minibatches(batch.rows, size, torch.as_tensor(order)):
+                share = (round_number + (done + skipped) / planned) / self.settings.rounds
+                self._sums.begin()
+                self._sums.add(batching.select(batch, index))
+                norm = self._sums.step(self.settings.rate(self.updates, share), f"update {self.updates}")
+                self.updates += norm is not None
+                done, skipped = done + (norm is not None), skipped + (norm is None)
+        return self._report(metrics, done, skipped, batch.rows, round_number)
+
+    def _report(self, metrics: dict[str, float], done: int, skipped: int, rows: int, round_number: int) -> dict[str, float]:
+        rate = self.settings.rate(self.updates, round_number / self.settings.rounds)
+        return metrics | self._sums.report() | {"updates": int(done), "updates_skipped": int(skipped), "rows": rows, "lr": rate}
 
     def _labelled(self, batches: Sequence[Batch]) -> tuple[Batch, dict[str, float]]:
         if len(batches) != 1:
@@ -140,11 +183,11 @@ class LearnStage:
         bootstrap = torch.tensor([self._value_after(trajectory) for trajectory in trajectories], dtype=torch.float32)
         estimate = self.algorithm.advantages(trajectories, bootstrap)
         reference = None
-        if self._reference is not None:
-            nothing = torch.zeros(0)
-            reference = [self._distribution(t) if keep else nothing for t, keep in zip(trajectories, estimate.keep)]
-            if not any(estimate.keep):
-                reference = None
+        if self.algorithm.needs_reference and any(estimate.keep):
+            missing = [t.episode for t, keep in zip(trajectories, estimate.keep) if keep and t.reference is None]
+            if missing:
+                raise ValueError(f"episodes {missing[:5]}: found no reference log-probabilities, wanted them for the KL term; a flow with kl_coef > 0 needs its ref stage")
+            reference = [t.reference for t in trajectories]
         batch = batching.rows(trajectories, estimate, self.algorithm.aggregation, reference)
         return batch, {f"estimate/{name}": value for name, value in estimate.metrics.items()}
 
@@ -153,14 +196,8 @@ class LearnStage:
         """V of the observation that the step budget cut off; 0 after the env's own end, and for an algorithm without values."""
         if trajectory.terminated or not self.algorithm.needs_values:
             return 0.0
-        stats = self.policy.evaluate(self._here(trajectory.final_inputs), trajectory.choices[:1].to(self._device))
+        stats = self.policy.evaluate(self._here(self.policy.prepare(trajectory.final_observation)), trajectory.choices[:1].to(self._device))
         return float(stats.values[0])
-
-    @torch.no_grad()
-    def _distribution(self, trajectory: Trajectory) -> torch.Tensor:
-        """[T, L, V] log-probabilities of the policy the run started from."""
-        stats = self._reference.evaluate(self._here(trajectory.inputs), trajectory.choices.to(self._device), distribution=True)
-        return stats.distribution.cpu()
 
     @property
     def _device(self) -> torch.device:
@@ -168,3 +205,8 @@ class LearnStage:
 
     def _here(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {name: tensor.to(self._device) for name, tensor in inputs.items()}
+
+
+def streams(algorithm: Algorithm, epochs: int, minibatch: int | None) -> bool:
+    """Whether a learner with these settings can begin before its round's last trajectory is in."""
+    return algorithm.separable and not algorithm.imitates and epochs == 1 and minibatch is None

@@ -7,14 +7,17 @@ last step is there for bootstrapping. Which slot plays an episode changes nothin
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Callable, Mapping, Protocol, Sequence
+from typing import Any, Callable, Iterator, Mapping, Protocol, Sequence
 
 import numpy as np
 
-from embodied.episodes import Episode
+from embodied.episodes import Episode, Played
 from embodied.learning.collect import ChunkRecord, assemble, record
-from scheduler.backends.base import Call, Item, Outcome
+from embodied.learning.data import Trajectory
+from envs.process import WorkerLost
+from scheduler.backends.base import Call, Item, Outcome, StageLost
 
 
 class Slots(Protocol):
@@ -29,6 +32,12 @@ class Slots(Protocol):
     def wait(self, timeout: float | None = None) -> list[Any]: ...
 
     def connections(self) -> list[Any]: ...
+
+    def settle(self) -> None:
+        """Waits until no slot is at work, and drops what they did."""
+
+    def mend(self) -> None:
+        """Builds anew the workers that were lost."""
 
     def close(self) -> None: ...
 
@@ -70,49 +79,94 @@ class SimStage:
         episodes: Callable[[int], Sequence[Episode]],
         groups: int,
         chunk: int,
-        prepare: Callable[[Mapping[str, Any]], dict] | None = None,
-        on_episode: Callable[[Attempt], None] | None = None,
         horizon: int | None = None,
-        finish: Callable[[Any], Any] | None = None,
+        whole: bool = True,
+        on_episode: Callable[[Attempt], None] | None = None,
+        share: tuple[int, int] = (0, 1),
     ) -> None:
-        """prepare: makes the inputs of a cut episode's last observation (value bootstrapping). on_episode: sees each finished attempt, with its observations.
+        """share: (number, count) of the processes that run this stage: it plays every count-th episode, in its own slot groups.
 
-        finish: sees each trajectory as it ends, in no fixed order; what it returns is what is emitted.
-        horizon: primitive steps after which an episode is cut (truncated), where that is sooner than the env's own budget.
+        The others as in `assign`.
         """
-        self._env, self._episodes, self._chunk = env, episodes, chunk
-        self._prepare, self._on_episode, self._horizon = prepare, on_episode, horizon
-        self._finish = finish or (lambda trajectory: trajectory)
-        self.regroup(groups)
-        self._queues: dict[int, list[Episode]] = {}  # round -> what is left to play, last first; a played-out round is gone
+        self._env, self._chunk, self._share = env, chunk, share
+        self.assign(episodes, groups, horizon, whole, on_episode)
+
+    def assign(
+        self, episodes: Callable[[int], Sequence[Episode]], groups: int, horizon: int | None = None, whole: bool = True,
+        on_episode: Callable[[Attempt], None] | None = None, slots: int | None = None,
+    ) -> None:  # fmt: skip
+        """What to play from now on. Between rounds, with nothing in flight.
+
+        groups: slot groups, of all processes together. horizon: primitive steps after which an episode is cut (truncated), where that is
+        sooner than the env's own budget. whole: emit Trajectories; else only what the log needs. on_episode: sees each finished attempt,
+        with its observations. slots: the first so many of its slots only.
+        """
+        self._episodes, self._horizon, self._whole, self._on_episode = episodes, horizon, whole, on_episode
         self._latest = -1  # the newest round that was begun
+        self._slots = self._env.slots if slots is None else min(slots, self._env.slots)
+        self._forget()
+        self.regroup(groups)
+
+    def regroup(self, groups: int) -> None:
+        """Deals the slots out to so many groups. Between rounds, with nothing in flight."""
+        number, count = self._share
+        mine = [group for group in range(groups) if group * count // groups == number]
+        per_group = self._slots // max(1, len(mine))
+        self._members = {group: range(i * per_group, (i + 1) * per_group) for i, group in enumerate(mine)}
+        self._group_of = {slot: group for group, slots in self._members.items() for slot in slots}
+
+    def cut(self) -> list[Item]:
+        """The unfinished episodes as if their budget ended here; what they were is then forgotten."""
+        begun = [attempt for attempt in self._attempts.values() if attempt.records and not attempt.over]
+        for attempt in begun:
+            attempt.truncated = True
+        items = [Item(attempt.episode.order, self._trajectory(attempt), _played(attempt)) for attempt in begun]
+        self._forget()
+        return items
+
+    def abandon(self) -> None:
+        """Drops what it plays: the round is begun again. Waits for the steps that run, so that the slots are free."""
+        self._env.settle()
+        self._latest = -1
+        self._forget()
+
+    def restart(self) -> None:
+        """Builds anew what was lost of its env."""
+        self._env.mend()
+        self.abandon()
+
+    def _forget(self) -> None:
+        self._queues: dict[int, list[Episode]] = {}  # round -> what is left to play, last first; a played-out round is gone
         self._attempts: dict[int, Attempt] = {}  # slot -> what it plays
         self._asked: dict[int, set[int]] = defaultdict(set)  # group -> slots whose answer is awaited
         self._calls: dict[int, Call] = {}
         self._emitted: dict[int, list[Item]] = defaultdict(list)
         self._chunks: dict[int, tuple[Any, int]] = {}  # slot -> (action chunk, row)
 
-    def regroup(self, groups: int) -> None:
-        """Deals the slots out to so many groups. Between rounds, with nothing in flight."""
-        per_group = self._env.slots // groups
-        self._members = {group: range(group * per_group, (group + 1) * per_group) for group in range(groups)}
-        self._group_of = {slot: group for group, slots in self._members.items() for slot in slots}
-
-    def cut(self) -> list[Any]:
-        """The unfinished episodes as if their budget ended here; what they were is then forgotten."""
-        begun = [attempt for attempt in self._attempts.values() if attempt.records and not attempt.over]
-        self._attempts = {}
-        for attempt in begun:
-            attempt.truncated = True
-        return [self._trajectory(attempt) for attempt in begun]
-
     def start(self, call: Call) -> Outcome | None:
+        with _losses():
+            return self._start(call)
+
+    def ready(self, timeout: float | None) -> list[tuple[Call, Outcome]]:
+        finished = []
+        with _losses():
+            for result in self._env.wait(timeout):
+                group = self._group_of[result.slot]
+                self._asked[group].discard(result.slot)
+                self._take(result, group)
+                if not self._asked[group]:
+                    finished.append((self._calls[group], self._outcome(group)))
+        return finished
+
+    def _start(self, call: Call) -> Outcome | None:
         group = call.group
         self._calls[group] = call
         if call.payload is None:
             if call.round > self._latest:
                 self._latest = call.round
-                self._queues = {call.round: list(self._episodes(call.round))[::-1]} | {r: q for r, q in self._queues.items() if q}
+                number, count = self._share
+                mine = [episode for episode in self._episodes(call.round) if episode.order % count == number]
+                self._queues = {call.round: mine[::-1]} | {r: q for r, q in self._queues.items() if q}
             for slot in self._members[group]:
                 self._next_episode(slot, call.round)
         else:
@@ -120,16 +174,6 @@ class SimStage:
             for row, slot in enumerate(playing):
                 self._step(slot, call.payload, row, call.version)
         return None if self._asked[group] else self._outcome(group)
-
-    def ready(self, timeout: float | None) -> list[tuple[Call, Outcome]]:
-        finished = []
-        for result in self._env.wait(timeout):
-            group = self._group_of[result.slot]
-            self._asked[group].discard(result.slot)
-            self._take(result, group)
-            if not self._asked[group]:
-                finished.append((self._calls[group], self._outcome(group)))
-        return finished
 
     def connections(self) -> list[Any]:
         return self._env.connections()
@@ -178,21 +222,17 @@ class SimStage:
             attempt.actions.append(chunk.actions[row])
             attempt.labels.append(None if chunk.labels is None else chunk.labels[row])
         if attempt.over:
-            self._emitted[group].append(Item(attempt.episode.order, self._finish(self._trajectory(attempt))))
+            self._emitted[group].append(Item(attempt.episode.order, self._trajectory(attempt) if self._whole else None, _played(attempt)))
             if self._on_episode is not None:
                 self._on_episode(attempt)
             self._next_episode(result.slot, self._calls[group].round)
 
-    def _trajectory(self, attempt: Attempt) -> Any:
+    def _trajectory(self, attempt: Attempt) -> Trajectory:
         episode = attempt.episode
-        final = None
-        if not attempt.terminated:
-            final = self._prepare(stack([attempt.observation])) if self._prepare is not None else {}
         return assemble(
-            attempt.records, episode=episode.id, group=episode.group, chunk=self._chunk, terminated=attempt.terminated,
-            truncated=attempt.truncated, final_inputs=final, success=attempt.success, version=attempt.version,
-            meta={"task": episode.task, "init_state": episode.init_state, "seed": episode.seed},
-        )
+            attempt.records, episode=episode.id, group=episode.group, chunk=self._chunk, terminated=attempt.terminated, truncated=attempt.truncated,
+            final_observation=None if attempt.terminated else stack([attempt.observation]), success=attempt.success, version=attempt.version,
+        )  # fmt: skip
 
     def _outcome(self, group: int) -> Outcome:
         items = tuple(self._emitted.pop(group, ()))
@@ -202,6 +242,20 @@ class SimStage:
         observation = stack([attempt.observation for attempt in playing])
         steps = tuple(len(attempt.records) for attempt in playing)
         return Outcome(Observations(tuple(attempt.episode for attempt in playing), steps, observation), items)
+
+
+@contextmanager
+def _losses() -> Iterator[None]:
+    """A worker process that was lost is the stage's loss; an env that raised is the env's own error."""
+    try:
+        yield
+    except WorkerLost as error:
+        raise StageLost("sim", str(error)) from error
+
+
+def _played(attempt: Attempt) -> Played:
+    total = sum(sum(record.rewards) for record in attempt.records)
+    return Played(attempt.episode, attempt.success, attempt.steps, len(attempt.records), total, attempt.terminated, attempt.truncated and not attempt.terminated)
 
 
 def stack(observations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

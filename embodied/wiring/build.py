@@ -58,7 +58,7 @@ def check_learner(learner: dict[str, Any]) -> None:
         "schedule": (lambda v: v in SCHEDULES, f"one of {', '.join(SCHEDULES)}"), "warmup_updates": (whole(0), "0 or more"),
         "weight_decay": (number(0), "0 or more"), "grad_clip": (optional(number(0, strict=True)), "more than 0, or null"),
         "betas": (optional(lambda v: isinstance(v, list) and len(v) == 2 and all(0 <= b < 1 for b in v)), "two numbers from 0 to below 1, or null"),
-        "epochs": (whole(1), "at least 1"), "minibatch": (whole(1), "at least 1"), "microbatch": (optional(whole(1)), "at least 1, or null"),
+        "epochs": (whole(1), "at least 1"), "minibatch": (optional(whole(1)), "at least 1, or null for one update of the whole round"), "microbatch": (optional(whole(1)), "at least 1, or null"),
         "rows_per_iteration": (whole(1), "at least 1"),
     }  # fmt: skip
     for key, (fits, wanted) in rules.items():
@@ -138,9 +138,8 @@ def env_spec(config: DictConfig, policy_spec: PolicySpec | None, keep_cameras: b
         env.close()
 
 
-def started_env(config: DictConfig, make_env: Any) -> VectorEnv:
-    sim = config.sim
-    return VectorEnv(make_env, sim.slots, sim.workers, timeout=sim.timeout, start_timeout=sim.start_timeout)
+def started_env(config: DictConfig, make_env: Any, slots: int, workers: int) -> VectorEnv:
+    return VectorEnv(make_env, slots, workers, timeout=config.sim.timeout, start_timeout=config.sim.start_timeout)
 
 
 def check_fit(env: EnvSpec, policy: PolicySpec) -> None:

@@ -28,9 +28,12 @@ from embodied.runs.folder import RunFolder, RunFolderInUse
 from embodied.runs.metrics import EpisodeLog, MetricsLog, read_episodes
 from embodied.runs.progress import Progress
 from embodied.runs.success import Rate, rate_of
-from embodied.wiring import build, scheduling
+from embodied.wiring import build, deployment, scheduling, workers
+from embodied.wiring.deployment import Here, OnRay
+from embodied.wiring.workers import Facts
 from envs.process import EnvError
-from scheduler.graph import GraphError
+from scheduler.backends.base import StageLost
+from scheduler.graph import GraphError, MacroGraph
 from scheduler.planning.explain import explained
 from scheduler.planning.schedule import Plan, PlanError
 from scheduler.profile import ProfileError
@@ -39,7 +42,7 @@ from scheduler.running.execute import Stopped
 
 
 KNOBS = """
-Every knob is key=value. Of a run: embodied/config.py; of each choice: the yaml files below configs/.
+Every knob is key=value. Of a run: embodied/knobs.py; of each choice: the yaml files below configs/.
   env={env}  policy={policy}  algorithm={algorithm}  scheduler=auto|collocated|disaggregated|hybrid|from_file"""
 
 
@@ -61,7 +64,7 @@ def guarded(program: Callable[[Sequence[str]], None], arguments: Sequence[str] |
     except (KeyboardInterrupt, Stopped):
         print(f"stopped{hint}", file=sys.stderr)
         return 130
-    except (ConfigError, PlanError, ProfileError, ClusterError, GraphError, EnvError, RunFolderInUse, OmegaConfBaseException, OSError, ValueError) as error:
+    except (ConfigError, PlanError, ProfileError, ClusterError, GraphError, EnvError, StageLost, RunFolderInUse, OmegaConfBaseException, OSError, ValueError) as error:
         if os.environ.get("M2FLOW_DEBUG"):
             raise
         print(f"error: {error}", file=sys.stderr)
@@ -146,16 +149,21 @@ class Parts:
             self.algorithm.action_dims = self.policy.spec.action_dims
             if self.algorithm.needs_reference and not self.policy.spec.distribution:
                 raise ConfigError(f"algorithm.kl_coef={self.algorithm.kl_coef}: policy={self.policy.spec.name} here gives densities, not a distribution over tokens; set algorithm.kl_coef=0")
-        self.tasks, self.states = build.tasks_and_states(config, self.spec)
+        tasks, states = build.tasks_and_states(config, self.spec)
         self.device = build.device(config)
-        self.cluster = scheduling.cluster_of(self.device)
-        self.evaluation_plan = scheduling.for_evaluation(config)
+        self.cluster = deployment.cluster_of(config, self.device)
+        threads = scheduling.learn_threads(config, self.cluster)
+        self.facts = Facts(self.spec, self.policy.spec, tuple(tasks), None if states is None else tuple(states), threads, weights and str(weights), with_algorithm)
+        count = deployment.members(config, self.cluster)
+        self.evaluation_plan = scheduling.for_evaluation(config, self.cluster, count)
         learning = self.algorithm is not None
         if learning:
-            scheduling.fixed(config, graphs.imitation() if self.algorithm.imitates else graphs.reinforcement(), self.cluster)  # a plan file that does not fit is refused here
+            workers.refuse_apart(config, self.algorithm)
+            scheduling.fixed(config, graph_of(config, self.algorithm), self.cluster, count)  # a plan file that does not fit is refused here
         self.needs_env = not (learning and self.algorithm.imitates and not config.evaluation.before and not config.evaluation.after)
         self._config = config
         self.env: Any = None
+        self._deployed: Here | OnRay | None = None
 
     @property
     def protocol(self) -> dict[str, Any]:
@@ -165,14 +173,34 @@ class Parts:
         return {"env": self.spec.name, **self.spec.protocol, "horizon": self.spec.horizon, "greedy": evaluation.greedy, "temperature": temperature, "seed": self._config.seed}
 
     def __enter__(self) -> Parts:
+        sim = self._config.sim
         if self.needs_env:
-            print(f"starting {self._config.sim.slots} x {self.spec.name} in {self._config.sim.workers or 'no'} worker processes", flush=True)
-            self.env = build.started_env(self._config, build.env_thunk(self._config, self.policy.spec, self.keep_cameras))
+            print(f"starting {sim.slots} x {self.spec.name} in {sim.workers or 'no'} worker processes", flush=True)
+        if self.needs_env and self._config.cluster.kind == "local":
+            self.env = build.started_env(self._config, build.env_thunk(self._config, self.policy.spec, self.keep_cameras), sim.slots, sim.workers)
         return self
 
+    def deployment(self, names: Sequence[str]) -> Here | OnRay:
+        """The stages of these names; closed with the parts."""
+        if self._config.cluster.kind == "ray":
+            self._deployed = OnRay(self._config, names, self.facts, self.cluster)
+        else:
+            self._deployed = Here(self._config, names, self.facts, self.algorithm, self.learner, self.policy, self.env)
+        return self._deployed
+
     def __exit__(self, *exception: object) -> None:
-        if self.env is not None:
-            self.env.close()
+        try:
+            if self._deployed is not None:
+                self._deployed.close()
+            if self.env is not None:
+                self.env.close()
+        finally:
+            deployment.leave(self._config)
+
+
+def graph_of(config: DictConfig, algorithm: Any) -> MacroGraph:
+    """What the config's run is made of."""
+    return graphs.imitation() if algorithm.imitates else graphs.reinforcement(lag=config.staleness, reference=algorithm.needs_reference)
 
 
 @contextmanager
@@ -190,15 +218,17 @@ def logs(config: DictConfig, run: RunFolder, parts: Parts, first: int, progress:
         episodes.close()
 
 
-def evaluation(config: DictConfig, parts: Parts, episodes: EpisodeLog, progress: Progress, phase: str, iteration: int, on_episode: Any = None) -> loop.Evaluated:
-    """config.evaluation.episodes of them; rows of an earlier try at the same phase are replaced."""
-    episodes.forget(phase)
+def evaluation(config: DictConfig, parts: Parts, deployed: Here | OnRay, episodes: EpisodeLog, progress: Progress, phase: str, iteration: int, weights: Any = None, on_episode: Any = None) -> loop.Evaluated:
+    """config.evaluation.episodes of them; rows of an earlier try at the same phase are replaced.
+
+    weights: the version to be judged, where the deployment has sampling work with weights of its own.
+    """
     states = None if parts.spec.init_states is None else range(parts.spec.init_states)
-    ledger = EvaluationLedger(config.seed, parts.tasks, states, config.evaluation.episodes)
-    found = loop.evaluate(
-        parts.env, parts.policy, parts.evaluation_plan, ledger, seed=config.seed, greedy=config.evaluation.greedy, rows=config.scheduler.act_rows,
-        log=episodes.write, progress=progress, phase=phase, suite=parts.spec.name, iteration=iteration, on_episode=on_episode,
-    )
+    ledger = EvaluationLedger(config.seed, parts.facts.tasks, states, config.evaluation.episodes)
+    exam = loop.Exam(
+        deployed.backend, parts.evaluation_plan, {} if weights is None else {iteration: weights}, phase, iteration, parts.spec.name, config.evaluation.greedy, config.scheduler.restarts,
+    )  # fmt: skip
+    found = loop.evaluate(exam, ledger, episodes, progress, on_episode)
     progress.note(f"success {phase}: {found.rate}  ({found.timeline.wall:.0f} s)")
     return found
 

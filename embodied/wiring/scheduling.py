@@ -14,16 +14,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from embodied import graphs
 from embodied.config import ConfigError
-from embodied.stages.act import ActStage
-from embodied.stages.sim import SimStage
+from embodied.stages.learn import streams
 from scheduler import profile as profiles
-from scheduler.backends.local_backend import LocalBackend
+from scheduler.backends.base import Backend, Item
 from scheduler.graph import MacroGraph
 from scheduler.planning.measure import calibrated, sample, trial, typical
 from scheduler.planning.plan import judged, plan
 from scheduler.planning.schedule import MODES, Plan, PlanError, Predicted, StagePlan, check, load, with_threads
 from scheduler.profile import ACCELERATORS, CORES, Point, Profile, ProfileError, Round, StageProfile
-from scheduler.resources import Accelerator, Cluster, this_machine
+from scheduler.resources import Cluster, this_machine
 from scheduler.running.execute import RoundResult
 
 TURNS = 12  # of the loop, measured for each number of slots
@@ -32,18 +31,11 @@ CALL_S = 60e-6  # seconds the virtual clock itself takes per call, roughly
 COST = 0.02  # share of an iteration that predicting the next one may take
 
 
-def cluster_of(device: str) -> Cluster:
-    """This machine with the accelerators that torch sees, when the policy runs on one."""
-    if not device.startswith("cuda"):
-        return this_machine()
-    import torch
+def fixed(config: DictConfig, graph: MacroGraph, cluster: Cluster, members: int) -> Plan | None:
+    """The plan where nothing is left to decide; None where it is to be measured. Raises PlanError for numbers that do not fit.
 
-    index = torch.device(device).index or 0
-    return this_machine((Accelerator(f"cuda:{index}", torch.cuda.get_device_properties(index).total_memory),))
-
-
-def fixed(config: DictConfig, graph: MacroGraph, cluster: Cluster) -> Plan | None:
-    """The plan where nothing is left to decide; None where it is to be measured. Raises PlanError for numbers that do not fit."""
+    members: processes that the simulators are spread over (nodes); a slot group lives in one of them.
+    """
     scheduler, sim = config.scheduler, config.sim
     if (scheduler.file is not None) != (scheduler.mode == "from_file"):
         raise ConfigError(f"scheduler={scheduler.mode}: found scheduler.file={scheduler.file or 'null'}; a plan file and scheduler=from_file go together")
@@ -61,28 +53,48 @@ def fixed(config: DictConfig, graph: MacroGraph, cluster: Cluster) -> Plan | Non
         raise PlanError(f"found scheduler mode {scheduler.mode!r}, wanted one of auto, {', '.join(MODES)}, from_file")
     source = graph.order()[0]
     if source != "sim":  # imitation: reading is nothing, learning has the machine
-        return check(Plan("collocated", 1, 1, {name: StagePlan(threads=learn_threads(config, cluster) if name == "learn" else 1) for name in graph.stages}, reason="read, then learn"), graph, cluster)
+        return check(Plan("collocated", 1, 1, {name: stage_plan(name, config, cluster) for name in graph.stages}, reason="read, then learn"), graph, cluster)
     if scheduler.mode == "collocated" and (scheduler.groups or 1) > 1:
         raise PlanError(f"scheduler=collocated: found scheduler.groups={scheduler.groups}, wanted 1 or null: every stage has the whole machine in turn; scheduler=hybrid has several")
-    groups = scheduler.groups or (1 if scheduler.mode == "collocated" or sim.workers == 0 else None)
+    groups = scheduler.groups or (members if scheduler.mode == "collocated" or sim.workers == 0 else None)
     if groups is None or scheduler.mode == "disaggregated":
         return None
-    mode = "collocated" if groups == 1 else "hybrid"
-    stages = {name: StagePlan(processes=sim.workers if name == "sim" else 0, threads=learn_threads(config, cluster) if name == "learn" else 1) for name in graph.stages}
+    _check_groups(groups, members)
+    mode = "collocated" if groups == members else "hybrid"
+    stages = {name: stage_plan(name, config, cluster) for name in graph.stages}
     reason = "one slot group: every stage has the whole machine, in turn" if groups == 1 else f"{groups} slot groups: while some simulate, another is answered"
     return check(Plan(mode, sim.slots, groups, stages, reason=reason), graph, cluster)
 
 
-def for_evaluation(config: DictConfig) -> Plan:
+def to_measure(config: DictConfig, graph: MacroGraph, cluster: Cluster, members: int) -> Plan:
+    """Where the stages are while they are measured."""
+    return Plan("collocated", config.sim.slots, members, {name: stage_plan(name, config, cluster) for name in graph.stages})
+
+
+def for_evaluation(config: DictConfig, cluster: Cluster, members: int) -> Plan:
     """One slot group per slot, or a single one where that gains nothing or is asked for."""
     alone = config.scheduler.mode == "collocated" or config.sim.workers == 0
-    groups = 1 if alone else config.scheduler.groups or config.sim.slots
-    return check(Plan("collocated" if groups == 1 else "hybrid", config.sim.slots, groups, {"sim": StagePlan(processes=config.sim.workers), "act": StagePlan()}), graphs.evaluation(), this_machine())
+    groups = members if alone else config.scheduler.groups or config.sim.slots
+    _check_groups(groups, members)
+    stages = {name: stage_plan(name, config, cluster) for name in ("sim", "act")}
+    return check(Plan("collocated" if groups == members else "hybrid", config.sim.slots, groups, stages), graphs.evaluation(), cluster)
+
+
+def stage_plan(name: str, config: DictConfig, cluster: Cluster) -> StagePlan:
+    """Processes and threads of a stage where nothing is planned. On a cluster a learner whose weights may lag has a process of its own: it would hold up sampling else."""
+    learns = name in ("learn", "ref")
+    own = config.sim.workers if name == "sim" else int(name == "learn" and config.staleness > 0 and config.cluster.kind == "ray")
+    return StagePlan(processes=own, threads=learn_threads(config, cluster) if learns else 1)
+
+
+def _check_groups(groups: int, members: int) -> None:
+    if groups % members:
+        raise PlanError(f"scheduler.groups={groups}: the simulators are spread over {members} nodes, and a slot group lives on one; wanted a multiple of {members}")
 
 
 def learn_threads(config: DictConfig, cluster: Cluster) -> int:
-    """CPU threads of the learner."""
-    return config.scheduler.learn_threads or cluster.cores
+    """CPU threads of the learner, which lives on one node."""
+    return config.scheduler.learn_threads or cluster.nodes[0].cores
 
 
 @dataclass
@@ -93,6 +105,7 @@ class Planner:
     graph: MacroGraph
     cluster: Cluster
     tell: Callable[[str], None]
+    members: int = 1  # processes that the simulators are spread over
     profile: Profile | None = None
     plan: Plan | None = None
     _predicted: Plan | None = None  # the plan with what the next iteration is predicted to take
@@ -100,11 +113,12 @@ class Planner:
 
     def choose(self) -> Plan:
         """The plan of least predicted time for the profile, in the mode that the config asks for."""
-        groups = None if self.config.scheduler.groups is None else [self.config.scheduler.groups]
-        found = plan(self.graph, self.profile, self.cluster, self.config.scheduler.mode, groups, self.config.sim.workers)
-        threads = learn_threads(self.config, self.cluster)
-        if found.stages["learn"].threads != threads and not found.stages["learn"].devices:  # the same number in every plan, for the same bits
-            found = judged(self.graph, with_threads(found, {"learn": threads}), self.profile, self.cluster)
+        config, slots, threads = self.config, self.profile.round.slots, learn_threads(self.config, self.cluster)
+        groups = [config.scheduler.groups] if config.scheduler.groups else None if self.members == 1 else [n * self.members for n in (1, 2, 4) if slots % (n * self.members) == 0]
+        found = plan(self.graph, self.profile, self.cluster, config.scheduler.mode, groups, config.sim.workers, **({"apart": True} if config.cluster.kind == "ray" else {}))
+        wanted = {name: threads for name, stage in found.stages.items() if name in ("ref", "learn") and stage.threads != threads and not stage.devices}
+        if wanted:  # the same number in every plan, for the same bits
+            found = judged(self.graph, with_threads(found, wanted), self.profile, self.cluster)
         self.plan = self._predicted = found
         return found
 
@@ -149,30 +163,19 @@ class Planner:
         self._predicted = judged(self.graph, self.plan, self.profile, self.cluster)
 
 
-class Some:
-    """The first `slots` of more."""
-
-    def __init__(self, env: Any, slots: int) -> None:
-        self._env, self.slots = env, slots
-        self.reset, self.step, self.wait, self.connections, self.close = env.reset, env.step, env.wait, env.connections, env.close
-
-
-def measure(config: DictConfig, parts: Any, ledger: Any, learn: Any, horizon: int | None, tell: Callable[[str], None]) -> Profile:
-    """Some turns of the real loop with one slot and with all, and one minibatch of the learner."""
-    spec, slots, workers = parts.policy.spec, config.sim.slots, max(1, config.sim.workers)
+def measure(config: DictConfig, parts: Any, graph: MacroGraph, backend: Backend, tell: Callable[[str], None]) -> Profile:
+    """Some turns of the real loop with one slot and with all, a granule of each stage behind it, and one minibatch of the learner."""
+    facts, size, slots = parts.facts, parts.algorithm.group_size, config.sim.slots
     flow = Plan("collocated", slots, 1, {"sim": StagePlan(), "act": StagePlan()}).flow(graphs.evaluation())
     points: dict[str, list[Point]] = {"sim": [], "act": []}
-    begin, trajectories = 0.0, []
-
-    def keep(trajectory: Any) -> Any:
-        trajectories.append(trajectory)
-        return trajectory
-
-    for count in [slots, *sorted({1, slots})]:  # the first time is to warm up
-        sim = SimStage(Some(parts.env, count), ledger.round, 1, spec.chunk, finish=keep)
-        act = ActStage(parts.policy, spec.chunk * spec.action_dims, config.seed, "train", False, config.scheduler.act_rows, 1)
-        found = sample(flow, LocalBackend({"sim": sim, "act": act}), TURNS)
-        trajectories += sim.cut()
+    begin, items = 0.0, []
+    backend.ask("act", "assign", "train")
+    most, workers = (n // len(backend.ask("sim", "cut")) for n in (slots, max(1, config.sim.workers)))
+    for count in [most, *sorted({1, most})]:  # the first time is to warm up
+        backend.arrange(1)
+        backend.ask("sim", "assign", facts.ledger(config, size).round, 1, None, True, None, count)
+        found = sample(flow, backend, TURNS)
+        items += [*found.items, *(item for cut in backend.ask("sim", "cut") for item in cut)]
         if not found.step:
             continue
         units = min(count, workers)
@@ -181,20 +184,30 @@ def measure(config: DictConfig, parts: Any, ledger: Any, learn: Any, horizon: in
         begin = found.begin * units / count
     if not points["sim"]:
         raise ProfileError("found no turn to measure: every episode ended at its first chunk; set scheduler=collocated")
-    steps = GUESSED_TURNS if horizon is None else math.ceil(horizon / spec.chunk)
-    items = config.groups * parts.algorithm.group_size
-    rows = items * steps
-    seconds, outcome = trial(LocalBackend({"learn": learn}), "learn", trajectories)
-    whole = seconds * rows / outcome.reply["rows"] * outcome.reply["passes"]
+    horizon = facts.horizon(config)
+    steps = GUESSED_TURNS if horizon is None else math.ceil(horizon / facts.policy.chunk)
+    total = config.groups * size
     on = ACCELERATORS if str(parts.device).startswith("cuda") else CORES
-    threads = learn_threads(config, parts.cluster)
+    units = facts.threads if on == CORES else 1
     stages = {
-        "sim": StageProfile(CORES, tuple(points["sim"]), begin_s=begin, most_units=workers),
+        "sim": StageProfile(CORES, tuple(points["sim"]), begin_s=begin, most_units=config.sim.workers or 1),
         "act": StageProfile(on, tuple(points["act"]), most_units=1),
-        "learn": StageProfile(on, (Point(items, threads if on == CORES else 1, whole),), streams=False, most_units=threads if on == CORES else None),
     }
+    longest = (max(items, key=lambda item: item.about.chunks if item.about else 0),)
+    if "ref" in graph.stages:
+        longest, seconds, rows = _timed(backend, "ref", longest)
+        stages["ref"] = StageProfile(on, (Point(size, units, seconds * steps * size / rows),), most_units=units)
+    _, seconds, rows, passes = _timed(backend, "learn", longest)
+    whole, streaming = seconds * total * steps / rows * passes, streams(parts.algorithm, parts.learner["epochs"], parts.learner["minibatch"])
+    stages["learn"] = StageProfile(on, (Point(size, units, whole * size / total) if streaming else Point(total, units, whole),), streams=streaming, most_units=units)
     tell("measured: " + ", ".join(f"{name} {1e3 * stage.points[-1].seconds:.3g} ms for {stage.points[-1].items}" for name, stage in stages.items()))
-    return Profile(stages, Round(items, slots, (steps,)), machine=machine())
+    return Profile(stages, Round(total, slots, (steps,), size), machine=machine())
+
+
+def _timed(backend: Backend, stage: str, items: tuple[Item, ...]) -> tuple[Any, ...]:
+    """(items as the stage hands them on, seconds, and what its trial says of itself)."""
+    seconds, outcome = trial(backend, stage, items)
+    return (outcome.items or items, seconds, *outcome.reply.values())
 
 
 def machine() -> str:
@@ -209,19 +222,19 @@ def _cpu() -> str:
         return platform.processor() or "CPU"
 
 
-def saved_profile(config: DictConfig) -> Path:
+def saved_profile(config: DictConfig, cluster: Cluster) -> Path:
     """Where the profile of this machine and config lies: below `output`, named by everything that decides a call's seconds."""
     plain = OmegaConf.to_container(config)
-    decides = {key: plain[key] for key in ("env", "policy", "algorithm", "groups", "horizon_share", "sim", "device")} | {"rows": plain["scheduler"]["act_rows"], "threads": plain["scheduler"]["learn_threads"], "machine": machine()}
+    decides = {key: plain[key] for key in ("env", "policy", "algorithm", "groups", "horizon_share", "sim", "device")} | {"rows": plain["scheduler"]["act_rows"], "threads": plain["scheduler"]["learn_threads"], "staleness": plain["staleness"] > 0, "nodes": [node.cores for node in cluster.nodes], "cluster": plain["cluster"]["kind"], "machine": machine()}
     key = hashlib.blake2b(json.dumps(decides, sort_keys=True, default=str).encode(), digest_size=6).hexdigest()
     return Path(config.output) / "profiles" / f"{config.choices.env}-{config.choices.policy}-{key}.json"
 
 
-def known_profile(config: DictConfig) -> Profile | None:
+def known_profile(config: DictConfig, cluster: Cluster) -> Profile | None:
     """The one that scheduler.profile names, else the saved one of this machine and config, else None."""
     if config.scheduler.profile is not None:
         return profiles.load(Path(config.scheduler.profile))
     try:
-        return profiles.load(saved_profile(config)) if saved_profile(config).is_file() else None
+        return profiles.load(saved_profile(config, cluster)) if saved_profile(config, cluster).is_file() else None
     except ProfileError:
         return None  # damaged: it is measured again

@@ -25,7 +25,8 @@ class Call:
 
     kind "turn": one turn of a loop or one pull from a source: `payload` is the partner's reply, None at a round's start.
     kind "granule": `payload` is a tuple of items from the channel. kind "update": the round's items are all in.
-    kind "load" / "unload": take or give back the stage's device.
+    kind "load" / "unload": take or give back the stage's device. kind "trial": answer as to a granule and leave no trace, to be timed.
+    kind "publish": give the weights of `version`.
     """
 
     number: int
@@ -84,7 +85,10 @@ class Event:
 
 
 class StageWorker(Protocol):
-    """A stage as a backend runs it. An inline stage answers from `start`; one whose work runs elsewhere returns None there and answers from `ready`."""
+    """A stage as a backend runs it. An inline stage answers from `start`; one whose work runs elsewhere returns None there and answers from `ready`.
+
+    It may also have `abandon()`: forget the round, which is begun again; and `restart()`: build anew what it has lost, after it raised StageLost.
+    """
 
     def start(self, call: Call) -> Outcome | None: ...
 
@@ -110,5 +114,11 @@ class Backend(Protocol):
 
     def ask(self, stage: str, method: str, *arguments: Any) -> list[Any]:
         """Calls a method of the stage's worker while nothing is in flight; the answers, one per process that runs the stage."""
+
+    def arrange(self, groups: int) -> None:
+        """How many slot groups there are from now on. Between rounds."""
+
+    def restart(self, stage: str) -> set[str]:
+        """After StageLost: builds anew what was lost, drops what is in flight; the round can then be begun again. The stages that are as new."""
 
     def close(self) -> None: ...

@@ -52,6 +52,19 @@ class LocalBackend:
     def ask(self, stage: str, method: str, *arguments: Any) -> list[Any]:
         return [getattr(self._stages[stage], method)(*arguments)]
 
+    def arrange(self, groups: int) -> None:
+        """Every group's calls go to the one worker of their stage."""
+
+    def restart(self, stage: str) -> set[str]:
+        """The stage keeps all but what it lost, so none is as new."""
+        self._started.clear()
+        self._events.clear()
+        for name, worker in self._stages.items():
+            again = getattr(worker, "restart" if name == stage else "abandon", None)
+            if again is not None:
+                again()
+        return set()
+
     def close(self) -> None:
         """Closes every stage, also when one of them fails to; the first failure is raised at the end."""
         failure: Exception | None = None

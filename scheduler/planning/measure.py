@@ -9,9 +9,9 @@ import statistics
 from dataclasses import dataclass, replace
 from typing import Any, Mapping, Sequence
 
-from scheduler.backends.base import Backend, Call, Outcome
+from scheduler.backends.base import Backend, Call, Item, Outcome
 from scheduler.profile import Profile, StageProfile
-from scheduler.running.execute import State
+from scheduler.running.execute import State, call
 from scheduler.running.flow import Flow
 
 MOST, LEAST = 5.0, 0.2  # a single iteration changes a profile by no more than these factors
@@ -24,12 +24,13 @@ class Sampled:
     begin: float
     step: list[float]
     answer: list[float]
+    items: list[Item]  # of episodes that ended meanwhile
 
 
 def sample(flow: Flow, backend: Backend, turns: int) -> Sampled:
     """Runs the loop's first turn and `turns` more, then lets what is in flight end. The round stays unfinished."""
     state = State(replace(flow, links=(), lag=None), 0, 1)
-    begin, step, answer, asked = 0.0, [], [], 0
+    begin, step, answer, items, asked = 0.0, [], [], [], 0
     while True:
         call = state.next_call() if asked <= turns or state.running else None
         if call is not None and call.stage == flow.source:
@@ -38,12 +39,13 @@ def sample(flow: Flow, backend: Backend, turns: int) -> Sampled:
             else:
                 asked += 1
         if call is None and not state.running:
-            return Sampled(begin, step, answer)
+            return Sampled(begin, step, answer, items)
         if call is not None:
             state.submitted(call)
             backend.submit(call)
         for event in backend.wait(block=call is None):
             seconds = event.end - event.start
+            items += event.outcome.items
             if event.call.stage == flow.partner:
                 answer.append(seconds)
             elif event.call.payload is None:
@@ -53,13 +55,10 @@ def sample(flow: Flow, backend: Backend, turns: int) -> Sampled:
             state.apply(event)
 
 
-def trial(backend: Backend, stage: str, payload: Any) -> tuple[float, Outcome]:
+def trial(backend: Backend, stage: str, payload: tuple[Item, ...]) -> tuple[float, Outcome]:
     """Seconds and outcome of one call of kind "trial": a stage answers it as it would a real one, and leaves no trace."""
-    backend.submit(Call(0, stage, "trial", 0, payload=payload))
-    while True:
-        for event in backend.wait(block=True):
-            if event.outcome.done:
-                return event.end - event.start, event.outcome
+    event = call(backend, Call(0, stage, "trial", 0, payload=payload))
+    return event.end - event.start, event.outcome
 
 
 def typical(seconds: Sequence[float]) -> float:

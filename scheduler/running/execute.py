@@ -33,6 +33,7 @@ class RoundResult:
     items: list[Item]  # what the source emitted, in ledger order; without the payload where another stage has had it
     report: Any  # what the sink's update returned; None without a sink
     timeline: Timeline
+    weights: dict[int, Sequence[Any]] = field(default_factory=dict)  # the versions that later rounds may sample with, where they travel
 
 
 @dataclass
@@ -207,7 +208,21 @@ class State:
         self.done = number + 1
         for version in [v for v in self.weights if v < version_for(self.done, self.flow.lag or 0, self._oldest)]:
             del self.weights[version]
-        return RoundResult(number, sorted(at.items, key=lambda item: item.order), report, Timeline())
+        return RoundResult(number, sorted(at.items, key=lambda item: item.order), report, Timeline(), dict(self.weights))
+
+
+def call(backend: Backend, asked: Call) -> Event:
+    """One call by itself, while nothing else is in flight: its last event."""
+    backend.submit(asked)
+    while True:
+        for event in backend.wait(block=True):
+            if event.outcome.done:
+                return event
+
+
+def publish(backend: Backend, stage: str, version: int) -> Sequence[Any]:
+    """The parts of a version of the weights that the stage has."""
+    return call(backend, Call(0, stage, "publish", 0, version=version)).outcome.weights
 
 
 def execute(

@@ -117,7 +117,7 @@ gymnasium.register("Nan-v0", lambda **k: Nan(), max_episode_steps=3)
 
 @pytest.mark.parametrize(("fault", "said"), [("raise", "RuntimeError: planned fault"), ("die", "SIGKILL"), ("hang", "hung")])
 def test_a_worker_that_fails_is_named_with_its_task_phase_and_cause(fault: str, said: str, capsys, tmp_path: Path) -> None:
-    arguments = [*TOY, f"env.fault={{kind: {fault}, phase: step, episode: 3}}", "sim.workers=2", "sim.timeout=3", f"output={tmp_path}"]
+    arguments = [*TOY, f"env.fault={{kind: {fault}, phase: step, episode: 3}}", "sim.workers=2", "sim.timeout=3", "scheduler.restarts=0", f"output={tmp_path}"]
     assert train.main(arguments) == 1
     message = capsys.readouterr().err
     assert "worker 0" in message and "task 0" in message and "phase step" in message and said in message

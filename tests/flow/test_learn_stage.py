@@ -14,6 +14,7 @@ from embodied.learning.collect import ChunkRecord, assemble
 from embodied.learning.data import Trajectory
 from embodied.learning.optimizers import build_optimizer
 from embodied.stages.learn import LearnerSettings, LearnStage
+from embodied.stages.ref import RefStage
 from envs.spec import ActionSpec, EnvSpec
 from policies.mlp import MLP
 from scheduler.backends.base import Call, Item
@@ -28,8 +29,8 @@ def trajectory(policy: MLP, episode: int, group: int, reward: float, steps: int 
         chunk = policy.act(observation, np.random.default_rng([episode, step]).random((1, 1)))
         value = None if chunk.values is None else float(chunk.values[0])
         records.append(ChunkRecord(chunk.inputs, chunk.choices[0], chunk.logprobs[0], chunk.mask[0], [reward / steps], value))
-    final = policy.prepare({"state": np.ones((1, 2), dtype=np.float32)}) if truncated else None
-    return assemble(records, episode=episode, group=group, chunk=1, terminated=not truncated, truncated=truncated, final_inputs=final, success=reward > 0)
+    final = {"state": np.ones((1, 2), dtype=np.float32)} if truncated else None
+    return assemble(records, episode=episode, group=group, chunk=1, terminated=not truncated, truncated=truncated, final_observation=final, success=reward > 0)
 
 
 def stage(policy: MLP, algorithm, **changes) -> LearnStage:
@@ -72,11 +73,8 @@ def test_granules_in_any_cut_give_the_same_weights(policy: MLP) -> None:
 
 def test_a_round_in_which_all_groups_agree_updates_nothing_and_says_so(policy: MLP) -> None:
     before = copy.deepcopy(policy.state_dict())
-    told: list[str] = []
-    learn = stage(policy, GRPO(group_size=2))
-    learn._tell = told.append
-    report = update(learn, [trajectory(policy, i, i // 2, 1.0) for i in range(4)])
-    assert report["updates"] == 0 and "no update" in told[0]
+    report = update(stage(policy, GRPO(group_size=2)), [trajectory(policy, i, i // 2, 1.0) for i in range(4)])
+    assert (report["updates"], report["rows"]) == (0, 0)
     assert all(np.isfinite(value) for value in report.values())
     assert all(torch.equal(value, before[name]) for name, value in policy.state_dict().items())
 
@@ -86,12 +84,88 @@ def test_the_first_ratio_is_one(policy: MLP) -> None:
     assert report["ratio"] == pytest.approx(1.0, abs=1e-5)
 
 
+def referenced(ref: RefStage, trajectories: list[Trajectory]) -> list[Trajectory]:
+    return [item.payload for item in ref.start(Call(0, "ref", "granule", 0, payload=tuple(Item(i, t) for i, t in enumerate(trajectories)))).items]
+
+
 def test_the_reference_stays_where_the_run_began(policy: MLP) -> None:
-    learn = stage(policy, GRPO(group_size=2, kl_coef=0.1), epochs=3)
-    trajectories = mixed(policy)
+    algorithm = GRPO(group_size=2, kl_coef=0.1)
+    learn, ref = stage(policy, algorithm, epochs=3), RefStage(copy.deepcopy(policy), algorithm)
+    trajectories = referenced(ref, mixed(policy))
     first = update(learn, trajectories)["kl_reference"]
     later = update(learn, trajectories, 1)["kl_reference"]
     assert 0 <= first < later
+
+
+def test_a_kl_term_without_a_ref_stage_is_refused_by_name(policy: MLP) -> None:
+    with pytest.raises(ValueError, match="ref stage"):
+        update(stage(policy, GRPO(group_size=2, kl_coef=0.1)), mixed(policy))
+
+
+def test_a_group_with_nothing_to_teach_costs_no_reference(policy: MLP) -> None:
+    same, told = [trajectory(policy, i, 0, 1.0) for i in range(2)], mixed(policy)[2:4]
+    found = referenced(RefStage(policy, GRPO(group_size=2, kl_coef=0.1)), same + told)
+    assert [t.reference is None for t in found] == [True, True, False, False]
+
+
+def test_a_group_cut_by_a_granule_waits_for_its_last_member(policy: MLP) -> None:
+    ref, members = RefStage(policy, GRPO(group_size=2, kl_coef=0.1)), mixed(policy)
+    given = [ref.start(Call(n, "ref", "granule", 0, payload=tuple(Item(i, members[i]) for i in part))).items for n, part in enumerate([(0,), (1, 2), (3,)])]
+    assert [[item.order for item in items] for items in given] == [[], [0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize("cut", [(6,), (2, 4), (1, 3, 2)])
+def test_a_learner_that_streams_gives_the_same_bits_for_any_granules(policy: MLP, cut: tuple[int, ...]) -> None:
+    other = copy.deepcopy(policy)
+    update(stage(policy, GRPO(group_size=2), minibatch=None, microbatch=4), mixed(policy))
+    learn, trajectories, start = stage(other, GRPO(group_size=2), minibatch=None, microbatch=4), mixed(other), 0
+    assert learn.streams
+    for size in cut:
+        learn.start(Call(start, "learn", "granule", 0, payload=tuple(Item(i, trajectories[i]) for i in range(start, start + size))))
+        start += size
+    learn.start(Call(9, "learn", "update", 0))
+    assert all(torch.equal(first, second) for first, second in zip(policy.parameters(), other.parameters()))
+
+
+def test_a_streaming_round_is_the_update_of_all_its_rows_at_once(policy: MLP) -> None:
+    other = copy.deepcopy(policy)
+    first = update(stage(policy, GRPO(group_size=2), minibatch=None), mixed(policy))
+    second = update(stage(other, GRPO(group_size=2), minibatch=100), mixed(other))
+    assert first["rows"] == second["rows"] == 18 and first["grad_norm"] == pytest.approx(second["grad_norm"], rel=1e-5)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(policy.parameters(), other.parameters()))
+
+
+def test_a_streaming_learner_lets_go_of_what_it_has_learned_from(policy: MLP) -> None:
+    learn = stage(policy, GRPO(group_size=2), minibatch=None)
+    learn.start(Call(0, "learn", "granule", 0, payload=tuple(Item(i, t) for i, t in enumerate(mixed(policy)[:3]))))
+    assert [bool(t.inputs) for t in learn._items] == [False, False, True]
+
+
+@pytest.mark.parametrize("algorithm", [GRPO(group_size=2, scale="batch"), PPO()])
+def test_a_learner_that_compares_over_the_round_does_not_stream(policy: MLP, algorithm) -> None:
+    assert not stage(policy, algorithm, minibatch=None).streams
+
+
+@pytest.mark.parametrize("minibatch", [4, None])
+def test_rows_sampled_with_older_weights_are_corrected_for(policy: MLP, minibatch: int | None) -> None:
+    trajectories = mixed(policy)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.mul_(-30.0)
+    learn = LearnStage(policy, GRPO(group_size=2), build_optimizer(policy, lr=1e-2), LearnerSettings(1, minibatch, None, None, lambda update, share: 1e-9, 4), 0, lag=1)
+    report = update(learn, trajectories)
+    assert report["ratio"] == pytest.approx(1.0, abs=1e-4) and report["stale_weight"] != pytest.approx(1.0, abs=0.01)
+
+
+def test_the_versions_that_may_be_sampled_with_survive_a_checkpoint(policy: MLP, tmp_path) -> None:
+    learn = LearnStage(policy, GRPO(group_size=2), build_optimizer(policy, lr=1e-2), LearnerSettings(1, 4, None, None, lambda update, share: 1e-2, 4), 0, lag=1)
+    first = learn.start(Call(0, "learn", "publish", 0, version=0)).weights
+    update(learn, mixed(policy))
+    learn.save(tmp_path, 1, 2)
+    other = LearnStage(copy.deepcopy(policy), GRPO(group_size=2), build_optimizer(policy, lr=1e-2), learn.settings, 0, lag=1)
+    assert other.restore(tmp_path / "step_1") == 1 and other.older() == [0]
+    again = other.start(Call(0, "learn", "publish", 0, version=0)).weights
+    assert [(part.entries, part.checksum) for part in again] == [(part.entries, part.checksum) for part in first] and torch.equal(again[0].data, first[0].data)
 
 
 def test_a_cut_episode_is_worth_the_value_of_its_last_observation(policy: MLP) -> None:

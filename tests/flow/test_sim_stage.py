@@ -21,7 +21,7 @@ def play(slots: int, groups: int, episodes: int, horizon: int | None = None, chu
     """Trajectories of `rounds` rounds, in ledger order."""
     with VectorEnv(partial(ToyEnv, horizon=6, goal=6), slots, 0) as env:
         policy = MLP(env.env_spec, chunk=chunk)
-        sim = SimStage(env, TrainingLedger(0, [0], range(50), episodes, 1).round, groups, chunk, policy.prepare, horizon=horizon)
+        sim = SimStage(env, TrainingLedger(0, [0], range(50), episodes, 1).round, groups, chunk, horizon=horizon)
         act = ActStage(policy, chunk, 0, "train", rows=2)
         results = execute(Flow("sim", "act", groups, (), None), LocalBackend({"sim": sim, "act": act}), 0, rounds)
         return [item.payload for result in results for item in result.items]
@@ -37,7 +37,7 @@ def test_a_shorter_horizon_cuts_inside_a_chunk_and_counts_as_truncation() -> Non
     trajectory = play(1, 1, 1, horizon=4, chunk=3)[0]
     assert trajectory.steps == 4 and trajectory.truncated and not trajectory.terminated
     assert trajectory.mask.sum(1).tolist() == [3, 1]
-    assert trajectory.final_inputs["state"][0, 0] == 4
+    assert trajectory.final_observation["state"][0, 0] == 4
 
 
 def test_a_longer_horizon_than_the_envs_changes_nothing() -> None:

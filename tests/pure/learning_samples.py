@@ -35,7 +35,7 @@ def trajectory(
         values=None if values is None else torch.tensor(values, dtype=torch.float32),
         terminated=terminated,
         truncated=not terminated,
-        final_inputs=None if terminated else {"state": torch.zeros(1, 2)},
+        final_observation=None if terminated else {"state": torch.zeros(1, 2)},
         success=False,
         steps=steps,
     )

@@ -11,7 +11,7 @@ def chunk_of(rewards, length=6, value=0.5, mask=None):
 
 
 def episode(steps, **changes):
-    wanted = {"episode": 1, "group": 0, "chunk": 3, "terminated": True, "truncated": False, "final_inputs": None, "success": True}
+    wanted = {"episode": 1, "group": 0, "chunk": 3, "terminated": True, "truncated": False, "final_observation": None, "success": True}
     return assemble(steps, **{**wanted, **changes})
 
 
@@ -30,10 +30,10 @@ def test_the_policys_own_padding_stays_masked():
 
 def test_a_cut_episode_keeps_its_last_observation_and_an_ended_one_has_none():
     final = {"state": torch.full((1, 2), 4.0)}
-    cut = episode([chunk_of([0.0] * 3)], terminated=False, truncated=True, final_inputs=final)
-    assert cut.final_inputs["state"].tolist() == [[4.0, 4.0]]
-    both = episode([chunk_of([0.0] * 3)], terminated=True, truncated=True, final_inputs=final)
-    assert (both.terminated, both.truncated, both.final_inputs) == (True, False, None)
+    cut = episode([chunk_of([0.0] * 3)], terminated=False, truncated=True, final_observation=final)
+    assert cut.final_observation["state"].tolist() == [[4.0, 4.0]]
+    both = episode([chunk_of([0.0] * 3)], terminated=True, truncated=True, final_observation=final)
+    assert (both.terminated, both.truncated, both.final_observation) == (True, False, None)
 
 
 def test_values_are_kept_only_where_there_are_any():

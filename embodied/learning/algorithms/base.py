@@ -50,6 +50,7 @@ class Algorithm(ABC):
     aggregation: "token_mean" (each executed token weighs 1) or "sequence_mean" (each trajectory weighs 1).
     kl_coef: weight of the exact KL(policy || frozen start) over the distribution; 0 needs no reference. entropy_coef: weight of the bonus.
     action_dims: A of the policy, set by whoever builds both.
+    stale_cap: largest weight of a decision sampled with older weights than the round's updates begin with; see `clipped_term`.
     """
 
     needs_values = False  # the policy must have a value head
@@ -64,6 +65,7 @@ class Algorithm(ABC):
         entropy_coef: float = 0.0,
         kl_coef: float = 0.0,
         action_dims: int = 1,
+        stale_cap: float = 2.0,
     ):
         self.group_size = in_range("group_size", group_size, 1)
         self.level = one_of("level", level, losses.LEVELS)
@@ -71,11 +73,21 @@ class Algorithm(ABC):
         self.entropy_coef = float(in_range("entropy_coef", entropy_coef, 0))
         self.kl_coef = float(in_range("kl_coef", kl_coef, 0))
         self.action_dims = action_dims
+        self.stale_cap = float(in_range("stale_cap", stale_cap, 0, above=True))
 
     @property
     def needs_reference(self) -> bool:
         """True when `Batch.reference` must be filled and `stats.distribution` asked for."""
         return self.kl_coef > 0
+
+    @property
+    def separable(self) -> bool:
+        """Whether a group's advantages depend on that group alone, so that it can be learned from before the others have ended."""
+        return False
+
+    def teaches(self, group: Sequence[Trajectory]) -> bool:
+        """Whether a whole group gives any rows."""
+        return True
 
     @abstractmethod
     def advantages(self, trajectories: Sequence[Trajectory], bootstrap: torch.Tensor) -> Estimate:
@@ -85,9 +97,30 @@ class Algorithm(ABC):
     def loss(self, stats: Any, batch: Batch) -> Loss:
         """stats: `logprobs` [n, L], `entropy` [n, L], `values` [n] or None, `distribution` [n, L, V] or None, with gradient."""
 
-    def log_ratio(self, stats: Any, batch: Batch) -> torch.Tensor:
-        """[n, L] log of new probability / old, summed over the level; 0 where masked."""
-        return losses.level_sum(stats.logprobs - batch.logprobs, batch.weights > 0, self.level, self.action_dims)
+    def log_ratio(self, new: torch.Tensor, old: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """[n, L] log-probs twice -> [n, L] log of new probability / old, summed over the level; 0 where masked."""
+        return losses.level_sum(new - old, batch.weights > 0, self.level, self.action_dims)
+
+    def clipped_term(self, stats: Any, batch: Batch, low: float, high: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """The clipped policy term [n, L] and its metrics, each [n, L]; the ratio's bounds are 1 - low and 1 + high.
+
+        Where rows were sampled with older weights (`batch.proximal` given), the objective is the decoupled one of Hilton et al. 2021
+        ("Batch size-invariance for policy optimization", L^CLIP decoupled; for asynchronous sampling AReaL 2025): the ratio that is
+        clipped is new / proximal, so that the trust region is around the weights the updates begin with, and the term is multiplied by
+        min(proximal / behaviour, stale_cap), held constant, which corrects for who sampled. Both are per decision of the level.
+        Metrics then also hold "stale_weight" (as applied, after the cap) and "stale_capped" (whether the cap bound); "kl_old" is the
+        KL to the proximal weights, estimated on the rows as they were sampled.
+        """
+        proximal = None if batch.proximal is None else batch.proximal.detach()
+        log_ratio = self.log_ratio(stats.logprobs, batch.logprobs if proximal is None else proximal, batch)
+        ratio = losses.importance(log_ratio)
+        term, clipped = losses.clipped_surrogate(ratio, batch.advantages, low, high)
+        metrics = {"ratio": ratio, "kl_old": losses.approximate_kl(log_ratio), "clip_fraction": clipped}
+        if proximal is not None:
+            weight = losses.importance(self.log_ratio(proximal, batch.logprobs, batch))
+            metrics |= {"stale_capped": weight > self.stale_cap, "stale_weight": weight.clamp(max=self.stale_cap)}
+            term = metrics["stale_weight"] * term
+        return term, {**metrics, "policy_loss": term}
 
     def regularised(self, per_token: torch.Tensor, stats: Any, batch: Batch, metrics: dict[str, torch.Tensor]) -> Loss:
         """Add KL and entropy terms to a loss [n, L], and sum up."""

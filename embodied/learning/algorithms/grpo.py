@@ -10,8 +10,7 @@ from typing import Any, Sequence
 
 import torch
 
-from embodied.learning import losses
-from embodied.learning.advantages import group_relative, judge_groups
+from embodied.learning.advantages import Groups, group_relative, judge_groups
 from embodied.learning.algorithms.base import Algorithm, Estimate, in_range, one_of
 from embodied.learning.data import Batch, Loss, Trajectory
 
@@ -48,9 +47,15 @@ class GRPO(Algorithm):
         self.negative_scale = in_range("negative_scale", negative_scale, 0)
         self.clip_low, self.clip_high = in_range("clip_low", clip_low, 0, 1), in_range("clip_high", clip_high, 0)
 
+    @property
+    def separable(self) -> bool:
+        return self.scale != "batch"
+
+    def teaches(self, group: Sequence[Trajectory]) -> bool:
+        return any(self._judged(group)[1].keep)
+
     def advantages(self, trajectories: Sequence[Trajectory], bootstrap: torch.Tensor) -> Estimate:
-        returns = torch.stack([(t.rewards * self.gamma ** torch.arange(t.length)).sum() for t in trajectories])
-        groups = judge_groups([t.group for t in trajectories], returns, self.lower, self.upper)
+        returns, groups = self._judged(trajectories)
         scores = group_relative(returns, groups, self.scale)
         scores = torch.where(scores < 0, scores * self.negative_scale, scores)
         metrics = {
@@ -62,9 +67,10 @@ class GRPO(Algorithm):
         }
         return Estimate([score.expand(t.length, 1) for score, t in zip(scores, trajectories)], None, groups.keep, metrics)
 
+    def _judged(self, trajectories: Sequence[Trajectory]) -> tuple[torch.Tensor, Groups]:
+        returns = torch.stack([(t.rewards * self.gamma ** torch.arange(t.length)).sum() for t in trajectories])
+        return returns, judge_groups([t.group for t in trajectories], returns, self.lower, self.upper)
+
     def loss(self, stats: Any, batch: Batch) -> Loss:
-        log_ratio = self.log_ratio(stats, batch)
-        ratio = losses.importance(log_ratio)
-        surrogate, clipped = losses.clipped_surrogate(ratio, batch.advantages, self.clip_low, self.clip_high)
-        metrics = {"ratio": ratio, "kl_old": losses.approximate_kl(log_ratio), "clip_fraction": clipped, "policy_loss": surrogate}
+        surrogate, metrics = self.clipped_term(stats, batch, self.clip_low, self.clip_high)
         return self.regularised(surrogate, stats, batch, metrics)

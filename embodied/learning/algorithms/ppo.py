@@ -40,6 +40,10 @@ class PPO(Algorithm):
         self.value_coef = in_range("value_coef", value_coef, 0)
         self.value_clip = None if value_clip is None else in_range("value_clip", value_clip, 0, above=True)
 
+    @property
+    def separable(self) -> bool:
+        return not self.normalise
+
     def advantages(self, trajectories: Sequence[Trajectory], bootstrap: torch.Tensor) -> Estimate:
         for t in trajectories:
             if t.values is None:
@@ -58,12 +62,9 @@ class PPO(Algorithm):
         return Estimate([each.unsqueeze(1) for each in scaled], returns, [True] * len(trajectories), metrics)
 
     def loss(self, stats: Any, batch: Batch) -> Loss:
-        log_ratio = self.log_ratio(stats, batch)
-        ratio = losses.importance(log_ratio)
-        surrogate, clipped = losses.clipped_surrogate(ratio, batch.advantages, self.clip_low, self.clip_high)
+        surrogate, metrics = self.clipped_term(stats, batch, self.clip_low, self.clip_high)
         error = losses.value_error(stats.values, batch.values, batch.returns, self.value_clip)
-        metrics = {"ratio": ratio, "kl_old": losses.approximate_kl(log_ratio), "clip_fraction": clipped, "policy_loss": surrogate, "value_loss": error}
-        return self.regularised(surrogate + self.value_coef * error.unsqueeze(1), stats, batch, metrics)
+        return self.regularised(surrogate + self.value_coef * error.unsqueeze(1), stats, batch, metrics | {"value_loss": error})
 
 
 def _explained(values: torch.Tensor, returns: torch.Tensor) -> float:

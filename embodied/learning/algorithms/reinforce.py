@@ -17,7 +17,8 @@ class REINFORCE(Algorithm):
     "mean": the mean discounted reward-to-go of the iteration; "none": nothing.
 
     gamma discounts rewards-to-go per chunk-step; leave-one-out compares whole, undiscounted returns.
-    ratio_cap: rows sampled with older weights are weighted by min(new / old probability, ratio_cap), held constant; 1 on fresh rows.
+    ratio_cap: rows sampled with older weights are weighted by min(new / old probability, ratio_cap), held constant; 1 on fresh rows. Old is
+    at sampling time, which is all the correction there is to make: `Batch.proximal` and stale_cap are not looked at.
     """
 
     def __init__(self, *, group_size: int = 8, baseline: str = "leave_one_out", gamma: float = 1.0, ratio_cap: float = 2.0, **shared: Any):
@@ -27,6 +28,13 @@ class REINFORCE(Algorithm):
             raise ValueError(f"algorithm.group_size: found {group_size}, wanted at least 2 for baseline=leave_one_out, or baseline=mean")
         self.gamma = in_range("gamma", gamma, 0, 1)
         self.ratio_cap = in_range("ratio_cap", ratio_cap, 0, above=True)
+
+    @property
+    def separable(self) -> bool:
+        return self.baseline != "mean"
+
+    def teaches(self, group: Sequence[Trajectory]) -> bool:
+        return any(self.advantages(group, torch.zeros(len(group))).keep)
 
     def advantages(self, trajectories: Sequence[Trajectory], bootstrap: torch.Tensor) -> Estimate:
         returns = torch.stack([t.rewards.sum() for t in trajectories])
@@ -41,7 +49,7 @@ class REINFORCE(Algorithm):
         return Estimate([(each - level).unsqueeze(1) for each in ahead], None, [True] * len(trajectories), metrics)
 
     def loss(self, stats: Any, batch: Batch) -> Loss:
-        log_ratio = self.log_ratio(stats, batch)
+        log_ratio = self.log_ratio(stats.logprobs, batch.logprobs, batch)
         ratio = losses.importance(log_ratio)
         decision = losses.level_sum(stats.logprobs, batch.weights > 0, self.level, self.action_dims)
         per_token = -ratio.detach().clamp(max=self.ratio_cap) * batch.advantages * decision

@@ -1,0 +1,60 @@
+"""The ref stage: log-probabilities of the frozen start for a KL term, group by group as the groups end, while others still play.
+
+A group that has nothing to teach costs nothing here. Items leave with all that came in with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from embodied.learning.algorithms.base import Algorithm
+from embodied.learning.data import Trajectory
+from embodied.learning.gather import Gather
+from embodied.learning.residence import Lease, Residence
+from scheduler.backends.base import Call, Item, Outcome
+
+
+class RefStage:
+    def __init__(self, policy: Any, algorithm: Algorithm, threads: int | None = None, residence: Residence | None = None) -> None:
+        """policy: the run's start; it is not changed. residence: of the policy, where a lease brings it to its device."""
+        self._policy, self._algorithm, self._threads, self._lease = policy, algorithm, threads, Lease([residence])
+        self._gather = Gather(algorithm.group_size)
+
+    def start(self, call: Call) -> Outcome:
+        if self._threads is not None:
+            torch.set_num_threads(self._threads)
+        if call.kind == "trial":
+            items = tuple(replace(item, payload=self._referenced(item.payload)) for item in call.payload)
+            return Outcome({"rows": sum(item.payload.length for item in items)}, items)
+        items = []
+        for group in self._gather.add(call.payload, lambda item: item.payload.group):
+            if self._algorithm.teaches([item.payload for item in group]):
+                group = [replace(item, payload=self._referenced(item.payload)) for item in group]
+            items += group
+        return Outcome(items=tuple(items))
+
+    def ready(self, timeout: float | None) -> list:
+        return []
+
+    def load(self) -> None:
+        self._lease.take()
+
+    def unload(self) -> None:
+        self._lease.release()
+
+    def abandon(self) -> None:
+        """Forgets the round: it is begun again."""
+        self._gather.clear()
+
+    def close(self) -> None:
+        """Holds nothing that must be closed."""
+
+    @torch.no_grad()
+    def _referenced(self, trajectory: Trajectory) -> Trajectory:
+        device = next(self._policy.parameters()).device
+        inputs = {name: tensor.to(device) for name, tensor in trajectory.inputs.items()}
+        stats = self._policy.evaluate(inputs, trajectory.choices.to(device), distribution=True)
+        return replace(trajectory, reference=stats.distribution.cpu())

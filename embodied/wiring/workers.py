@@ -1,0 +1,106 @@
+"""Config -> the stages that run it. The same functions build them in this process and in the processes of a cluster, so both give the same bits."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Sequence
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from embodied.config import ConfigError
+from embodied.episodes import TrainingLedger
+from embodied.learning.optimizers import build_optimizer, learning_rate
+from embodied.learning.residence import OptimizerResidence, Residence
+from embodied.stages.act import ActStage
+from embodied.stages.learn import LearnerSettings, LearnStage
+from embodied.stages.read import ReadStage, demonstration_rows
+from embodied.stages.ref import RefStage
+from embodied.stages.sim import SimStage
+from embodied.wiring import build
+from envs.spec import EnvSpec
+from policies.base import PolicySpec
+
+LIMITS = ("epochs", "minibatch", "microbatch", "grad_clip")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a run before its stages are built; travels to their processes."""
+
+    env: EnvSpec
+    policy: PolicySpec
+    tasks: tuple[int, ...]
+    states: tuple[int, ...] | None  # initial states that training starts from; None where a seed draws them
+    threads: int  # of the learner
+    weights: str | None = None  # a policy folder that replaces the config's
+    learns: bool = True  # whether there is an algorithm
+
+    def horizon(self, config: DictConfig) -> int | None:
+        """Primitive steps after which a training episode is cut."""
+        return None if self.env.horizon is None else max(1, round(self.env.horizon * config.horizon_share))
+
+    def ledger(self, config: DictConfig, group_size: int) -> TrainingLedger:
+        return TrainingLedger(config.seed, self.tasks, self.states, config.groups, group_size)
+
+
+def elsewhere(config: dict, names: tuple[str, ...], facts: Facts, share: tuple[int, int] = (0, 1), slots: int = 0, workers: int = 0) -> dict[str, Any]:
+    """The named stages built from plain values, in a process that has nothing yet. slots, workers: this process's part of the simulators."""
+    torch.set_num_threads(1)  # some initialisers (QR) give other last bits on more threads
+    whole = OmegaConf.create(config)
+    algorithm, learner = build.algorithm(whole) if facts.learns else (None, {})
+    if algorithm is not None:
+        algorithm.action_dims = facts.policy.action_dims
+    policy = build.policy(whole, bool(algorithm and algorithm.needs_values), facts.weights and Path(facts.weights)) if set(names) - {"sim"} else None
+    env = None
+    if "sim" in names:
+        env = build.started_env(whole, build.env_thunk(whole, facts.policy), slots, workers)
+    return stages(whole, names, facts, algorithm, learner, policy, env, share)
+
+
+def stages(config: DictConfig, names: Sequence[str], facts: Facts, algorithm: Any, learner: dict[str, Any], policy: Any, env: Any, share: tuple[int, int] = (0, 1)) -> dict[str, Any]:
+    """The named stages around a policy and an env that are there. Where act and learn are both among them they share the policy, unless sampling may lie behind."""
+    spec, found = facts.policy, {}
+    shared = config.staleness == 0 and {"act", "learn"} <= set(names)
+    if "sim" in names:
+        ledger = (lambda number: ()) if algorithm is None or algorithm.imitates else facts.ledger(config, algorithm.group_size).round
+        found["sim"] = SimStage(env, ledger, share[1], spec.chunk, share=share)
+    if "ref" in names:
+        frozen = copy.deepcopy(policy).requires_grad_(False) if len(set(names) - {"sim"}) > 1 else policy.requires_grad_(False)
+        found["ref"] = RefStage(frozen, algorithm, facts.threads, _residence(frozen))
+    home = _residence(policy)
+    if "act" in names:
+        own = policy if shared or "learn" not in names else copy.deepcopy(policy)
+        found["act"] = ActStage(own, spec.chunk * spec.action_dims, config.seed, rows=config.scheduler.act_rows, threads=1, residence=home if own is policy else _residence(own), lag=config.staleness)
+    if "read" in names:
+        rows = demonstration_rows(policy, build.demonstrations(config, facts.env), spec.chunk)
+        print(f"{rows.rows} demonstration steps", flush=True)
+        found["read"] = ReadStage(rows, learner["rows_per_iteration"], config.seed)
+    if "learn" in names:
+        found["learn"] = _learner(config, facts, algorithm, learner, policy, home, None if shared else config.staleness)
+    return found
+
+
+def _learner(config: DictConfig, facts: Facts, algorithm: Any, learner: dict[str, Any], policy: Any, home: Any, lag: int | None) -> LearnStage:
+    settings = {key: value for key, value in learner.items() if key != "rows_per_iteration"}
+    rate = partial(learning_rate, lr=settings["lr"], warmup_updates=settings.pop("warmup_updates"), schedule=settings.pop("schedule"))
+    limits = {name: settings.pop(name) for name in LIMITS}
+    optimizer = build_optimizer(policy, **settings)
+    residences = [home, OptimizerResidence(optimizer, home.device)]
+    return LearnStage(policy, algorithm, optimizer, LearnerSettings(**limits, rate=rate, rounds=max(1, config.iterations)), config.seed, facts.threads, lag, residences)
+
+
+def _residence(policy: Any) -> Residence | None:
+    """Of a policy with weights; a scripted expert has none."""
+    parameters = getattr(policy, "parameters", None)
+    first = next(iter(parameters()), None) if parameters is not None else None
+    return None if first is None else Residence(policy, first.device)
+
+
+def refuse_apart(config: DictConfig, algorithm: Any) -> None:
+    """Raises ConfigError for a config that this algorithm cannot run with older weights."""
+    if config.staleness and algorithm is not None and algorithm.imitates:
+        raise ConfigError(f"staleness={config.staleness}: algorithm={config.choices['algorithm']} samples nothing that could be stale; leave it 0")
