@@ -16,7 +16,7 @@ from pathlib import Path
 
 from embodied import graphs
 from scheduler.graph import MacroGraph
-from scheduler.planning.modes import candidates
+from scheduler.planning.modes import candidates, searching
 from scheduler.planning.plan import judged, plan
 from scheduler.planning.schedule import MODES, Plan
 from scheduler.profile import Point, Profile, Round, StageProfile
@@ -79,7 +79,8 @@ def listed(graph: MacroGraph, profile: Profile, machine: Cluster) -> list[Plan]:
     kept, seen = [chosen], {_key(chosen)}
     granules = [n for n in (1, 2, 4, 8) if profile.round.items % n == 0]
     groups = [n for n in (1, 2, 4) if profile.round.slots % n == 0]
-    by_mode = {mode: sorted(candidates(graph, profile, machine, mode, granules, groups), key=lambda c: c.seconds) for mode in MODES}
+    search = searching(graph, profile, machine, granules, groups)
+    by_mode = {mode: sorted(candidates(search, graph, profile, machine, mode), key=lambda c: c.seconds) for mode in MODES}
     for candidate in [each for found in by_mode.values() for each in found[:1]] + sorted((c for found in by_mode.values() for c in found), key=lambda c: c.seconds):
         if _key(candidate.plan) not in seen and len(kept) < PLANS:
             seen.add(_key(candidate.plan))

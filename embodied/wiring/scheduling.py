@@ -115,7 +115,7 @@ class Planner:
         """The plan of least predicted time for the profile, in the mode that the config asks for."""
         config, slots, threads = self.config, self.profile.round.slots, learn_threads(self.config, self.cluster)
         groups = [config.scheduler.groups] if config.scheduler.groups else None if self.members == 1 else [n * self.members for n in (1, 2, 4) if slots % (n * self.members) == 0]
-        found = plan(self.graph, self.profile, self.cluster, config.scheduler.mode, groups, config.sim.workers, **({"apart": True} if config.cluster.kind == "ray" else {}))
+        found = plan(self.graph, self.profile, self.cluster, config.scheduler.mode, groups, config.sim.workers, apart=config.cluster.kind == "ray")
         wanted = {name: threads for name, stage in found.stages.items() if name in ("ref", "learn") and stage.threads != threads and not stage.devices}
         if wanted:  # the same number in every plan, for the same bits
             found = judged(self.graph, with_threads(found, wanted), self.profile, self.cluster)

@@ -14,15 +14,21 @@ Where t can do nothing before the last item (it does not stream), it begins when
 and interleaved and mixed say nothing new. Where no edge leads from s to t they begin together: lead = max for split, and for mixed too,
 but at least work / cores. (Where first items end early, mixed may promise a little less than the core-seconds allow; rehearsing tells.)
 After RLinf (OSDI 2026), whose recursion has turns and split; memory, reloading, interleaving, cores and barriers are added.
+
+Every rule is written once, for columns of placements: each number may be an array. They know nothing of lag: where sampling may run
+ahead of learning, `Search.ahead` adds what pays only then, and rehearsing tells.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple, Union
+from typing import Iterator, NamedTuple, Union
 
+import numpy as np
+
+from scheduler.planning.tables import lookup
 from scheduler.planning.rehearse import finishes
-from scheduler.profile import ACCELERATORS, CORES, Profile, Round, StageProfile
+from scheduler.profile import ACCELERATORS, CORES, Profile, Round
 
 JOINS = ("turns", "reloaded", "interleaved", "split", "mixed")
 
@@ -53,12 +59,24 @@ class Join(NamedTuple):
 Tree = Union[Leaf, LoopLeaf, Join]
 
 
+class Columns(NamedTuple):
+    """Placements side by side. Of a placement that is none, lead is infinite."""
+
+    lead: np.ndarray
+    each: np.ndarray
+    work: np.ndarray  # core-seconds per granule
+    resident: np.ndarray  # bytes on its fullest accelerator while loaded
+    peak: np.ndarray  # bytes on its fullest accelerator at the worst moment
+
+
 class Option(NamedTuple):
+    """One placement, as `Columns`."""
+
     lead: float
     each: float
-    work: float  # core-seconds per granule
-    resident: int  # bytes on its fullest accelerator while loaded
-    peak: int  # bytes on its fullest accelerator at the worst moment
+    work: float
+    resident: int
+    peak: int
     how: "Leaf | LoopLeaf | tuple[str, Option, Option]"  # what it is, or (join, upstream, downstream)
 
     def total(self, granules: int) -> float:
@@ -66,85 +84,78 @@ class Option(NamedTuple):
         return self.lead + (granules - 1) * self.each
 
 
-def leaf(profile: Profile, stage: str, units: Units, granule: int, granules: int) -> Option | None:
-    """A stage by itself; None where the granule does not divide over its accelerators or there is nothing to run on."""
-    found = profile.stage(stage)
-    count = units.accelerators if found.on == ACCELERATORS else units.cores
-    if count < 1 or (found.on == ACCELERATORS and granule % count):
-        return None
-    working = found.memory(granule if found.streams else granule * granules, count) if found.on == ACCELERATORS else 0
-    resident = found.resident if found.on == ACCELERATORS else 0
-    placed = Leaf(stage, Units(count, 0) if found.on == ACCELERATORS else Units(0, count))
-    if found.streams:
-        lead, each = found.seconds(granule, count) + found.update_s, found.seconds(granule, count)
-    else:
-        lead, each = found.seconds(granule * granules, count) + found.update_s, 0.0
-    work = 0.0 if found.on == ACCELERATORS else (lead + (granules - 1) * each) * _filled(found, count) / granules
-    return Option(lead, each, work, resident, resident + working, placed)
+def leaves(profile: Profile, stage: str, units: np.ndarray, granules: int) -> Columns:
+    """A stage by itself on so many of its units; none where the granule does not divide over its accelerators or there is nothing to run on."""
+    found, items = profile.stage(stage), profile.round.items
+    granule, held = items // granules, found.on == ACCELERATORS
+    at_once = granule if found.streams else items
+    seconds = lookup.seconds(found, at_once, units)
+    lead, each = seconds + found.update_s, seconds if found.streams else 0.0 * seconds
+    lead = np.where((units < 1) | (granule % np.maximum(1, units) > 0 if held else False), np.inf, lead)
+    if held:
+        return Columns(lead, each, 0.0 * each, 0.0 * each + found.resident, found.resident + lookup.memory(found, at_once, units))
+    return Columns(lead, each, (lead + (granules - 1) * each) * lookup.filled(found, units) / granules, 0.0 * each, 0.0 * each)
 
 
-def alone(profile: Profile, stage: str, units: Units, granules: int) -> Option | None:
+def alone(profile: Profile, stage: str, units: np.ndarray, granules: int) -> Columns:
     """A source without a partner whose items take several turns: continuous batching in the round's slots."""
     found, round_ = profile.stage(stage), profile.round
-    count = units.accelerators if found.on == ACCELERATORS else units.cores
-    if count < 1:
-        return None
-    total, turn, ends = 0.0, 0, []
-    for at, active, items in finishes(round_.turns, round_.items, round_.slots):
-        total += (at - turn) * found.seconds(active, count)
-        ends += [total] * len(items)
-        turn = at
-    on_cores = found.on == CORES
-    resident, working = (0, 0) if on_cores else (found.resident, found.memory(round_.slots, count))
-    lead = ends[max(0, len(ends) // granules - 1)]
-    each = (total - lead) / (granules - 1) if granules > 1 else 0.0
-    work = total * _filled(found, count) / granules if on_cores else 0.0
-    return Option(lead, each, work, resident, resident + working, Leaf(stage, Units(0, count) if on_cores else Units(count, 0)))
+    ended = finishes(round_.turns, round_.items, round_.slots)
+    at, active = (np.array([entry[i] for entry in ended]) for i in (0, 1))
+    ends = np.cumsum(np.diff(at, prepend=0) * lookup.seconds(found, active, units[:, None]), axis=1)
+    through = np.cumsum([len(items) for _, _, items in ended])
+    total, lead = ends[:, -1], ends[:, np.searchsorted(through, max(1, round_.items // granules))]
+    lead = np.where(units < 1, np.inf, lead)
+    each = (total - lead) / (granules - 1) if granules > 1 else 0.0 * total
+    if found.on == CORES:
+        return Columns(lead, each, total * lookup.filled(found, units) / granules, 0.0 * total, 0.0 * total)
+    return Columns(lead, each, 0.0 * total, 0.0 * total + found.resident, found.resident + lookup.memory(found, round_.slots, units))
 
 
-def loop(profile: Profile, first: str, second: str, one: Units, two: Units, join: str, groups: int, granules: int) -> Option | None:
-    """Two stages that answer each other turn by turn, with `groups` slot groups in flight. join "mixed": both on the same cores at once.
+def loop(profile: Profile, first: str, second: str, one: np.ndarray, two: np.ndarray, cores: np.ndarray, join: str, groups: int) -> Columns:
+    """Two stages that answer each other turn by turn, `first` on so many of its units, with `groups` slot groups in flight. join "mixed": both at once on so many cores.
 
-    Slots need not divide over the units: the largest share decides.
+    As of one granule; `parted` gives several. Slots need not divide over the units: the largest share decides.
     """
-    a, b = profile.stage(first), profile.stage(second)
-    round_ = profile.round
-    units_a, units_b = (u.accelerators if p.on == ACCELERATORS else u.cores for u, p in ((one, a), (two, b)))
-    members = round_.slots // groups
-    if min(units_a, units_b) < 1 or round_.slots % groups or (a.on == ACCELERATORS and members < units_a) or (b.on == ACCELERATORS and members < units_b):
-        return None
-    units_a, units_b = _filled(a, units_a), _filled(b, units_b)
-    answer = b.seconds(members, units_b)
+    a, b, slots = profile.stage(first), profile.stage(second), profile.round.slots
+    members = slots // groups
+    none = (np.minimum(one, two) < 1) | (slots % groups > 0) | (a.on == ACCELERATORS) & (members < one) | (b.on == ACCELERATORS) & (members < two)
+    one, two = np.maximum(1, lookup.filled(a, one)), np.maximum(1, lookup.filled(b, two))
+    answer = lookup.seconds(b, members, two)
     if a.on == CORES:  # a group has its own processes, and all of them together the cores
-        step, whole = a.seconds(members, max(1, units_a // groups)), a.seconds(round_.slots, units_a)
+        step, whole = lookup.seconds(a, members, np.maximum(1, one // groups)), lookup.seconds(a, slots, one)
     else:
-        step, whole = a.seconds(members, units_a), groups * a.seconds(members, units_a)
+        step = lookup.seconds(a, members, one)
+        whole = groups * step
     if groups == 1:
         cycle = step + answer
     elif join == "turns":
         cycle = whole + groups * answer
     else:
-        cycle = max(step + answer, whole, groups * answer)
-    turns, shares = _ends(round_, granules)
-    cores = (whole * units_a if a.on == CORES else 0.0) + (groups * answer * units_b if b.on == CORES else 0.0)
+        cycle = np.maximum(step + answer, np.maximum(whole, groups * answer))
+    work = (whole * one if a.on == CORES else 0.0) + (groups * answer * two if b.on == CORES else 0.0)
     if join == "mixed":
-        cycle = max(cycle, cores / one.cores)
-    begin = round_.items * a.begin_s / units_a
-    total = turns * cycle + begin
-    lead = total * shares
-    each = (total - lead) / (granules - 1) if granules > 1 else 0.0
-    work = (turns * cores + (begin * units_a if a.on == CORES else 0.0)) / granules
+        cycle = np.maximum(cycle, work / np.maximum(1, cores))
+    begin, turns = profile.round.items * a.begin_s / one, ends(profile.round, 1)[0]
     # The first holds every slot at all times, the second works on a group's at a time.
-    held = [(p.resident, p.memory(n, u)) if p.on == ACCELERATORS else (0, 0) for p, n, u in ((a, round_.slots, units_a), (b, members, units_b))]
+    (r, w), (q, v) = ((p.resident, lookup.memory(p, n, u)) if p.on == ACCELERATORS else (0, 0.0) for p, n, u in ((a, slots, one), (b, members, two)))
     together = join == "turns" and a.on == b.on == ACCELERATORS
-    resident = sum(r for r, _ in held) if together else max(r for r, _ in held)
-    peak = resident + max(w for _, w in held) if together else max(r + w for r, w in held)
-    placed = [Leaf(name, Units(u, 0) if p.on == ACCELERATORS else Units(0, u)) for name, p, u in ((first, a, units_a), (second, b, units_b))]
-    return Option(lead, each, work, resident, peak, LoopLeaf(placed[0], placed[1], join, groups))
+    resident = r + q if together else max(r, q)
+    peak = resident + np.maximum(w, v) if together else np.maximum(r + w, q + v)
+    total = turns * cycle + begin
+    return Columns(np.where(none, np.inf, total), 0.0 * total, turns * work + (begin * one if a.on == CORES else 0.0) + 0.0 * total, resident + 0.0 * total, peak + 0.0 * total)
+
+
+def parted(whole: Columns, round_: Round, granules: int) -> Columns:
+    """A loop's columns with its items handed on in so many granules: they end as their turns do."""
+    share = ends(round_, granules)[1]
+    lead = whole.lead * share
+    each = np.where(np.isfinite(lead), whole.lead, 0.0) * (1 - share) / (granules - 1) if granules > 1 else whole.each
+    return Columns(lead, each, whole.work / granules, whole.resident, whole.peak)
 
 
 @functools.lru_cache(maxsize=256)
-def _ends(round_: Round, granules: int) -> tuple[int, float]:
+def ends(round_: Round, granules: int) -> tuple[int, float]:
     """(turns of the loop until the last item is through, the share of them after which the first granule is)."""
     ended = finishes(round_.turns, round_.items, round_.slots)
     first, through = max(1, round_.items // granules), 0
@@ -155,39 +166,33 @@ def _ends(round_: Round, granules: int) -> tuple[int, float]:
     raise AssertionError("every item ends")
 
 
-def _filled(found: StageProfile, units: int) -> int:
-    return units if found.most_units is None else min(units, found.most_units)
-
-
-def joined(s: Option, t: Option, granules: int, cores: int, waits: bool, connected: bool, switch_s: float, mixes: bool) -> list[Option]:
-    """s and t on the same units, in every way. waits: t does not stream. switch_s: load and unload seconds of both; 0 = nothing to load.
+def joined(s: Columns, t: Columns, later: np.ndarray, cores: np.ndarray, waits: bool, connected: bool, switch_s: float, mixes: bool) -> Iterator[tuple[str, Columns]]:
+    """s and t on the same units, in every way. later: granules after the first. waits: t does not stream. switch_s: load and unload seconds of both; 0 = nothing to load.
 
     mixes: both use cores, and not both accelerators.
     """
-    s_lead, s_each, s_work, s_resident, s_peak, _ = s
-    t_lead, t_each, t_work, t_resident, t_peak, _ = t
-    work, in_turn = s_work + t_work, s_lead + (granules - 1) * s_each + t_lead
-    resident, peak = s_resident + t_resident, max(s_peak + t_resident, t_peak + s_resident)
-    ways = [Option(in_turn, t_each, work, resident, peak, ("turns", s, t))]
+    work, in_turn = s.work + t.work, s.lead + later * s.each + t.lead
+    resident, peak = s.resident + t.resident, np.maximum(s.peak + t.resident, t.peak + s.resident)
+    least, lower = np.maximum(s.resident, t.resident), np.maximum(s.peak, t.peak)
+    yield "turns", Columns(in_turn, t.each, work, resident, peak)
     if switch_s > 0:
-        ways.append(Option(in_turn + switch_s, t_each, work, max(s_resident, t_resident), max(s_peak, t_peak), ("reloaded", s, t)))
-    if waits or granules == 1:
-        return ways
-    ways.append(Option(s_lead + t_lead, s_each + t_each, work, resident, peak, ("interleaved", s, t)))
+        yield "reloaded", Columns(in_turn + switch_s, t.each, work, least, lower)
+    if waits:
+        return
+    yield "interleaved", Columns(s.lead + t.lead, s.each + t.each, work, resident, peak)
     if mixes:
         bound = work / cores
-        lead = s_lead + t_lead if connected else max(s_lead, t_lead, bound)
-        ways.append(Option(lead, max(s_each, t_each, bound), work, max(s_resident, t_resident), max(s_peak, t_peak), ("mixed", s, t)))
-    return ways
+        lead = s.lead + t.lead if connected else np.maximum(np.maximum(s.lead, t.lead), bound)
+        yield "mixed", Columns(lead, np.maximum(np.maximum(s.each, t.each), bound), work, least, lower)
 
 
-def apart(s: Option, t: Option, granules: int, waits: bool, connected: bool) -> Option:
+def apart(s: Columns, t: Columns, later: np.ndarray, waits: bool, connected: bool) -> Columns:
     """s and t on units of their own."""
     if waits:
-        lead, each = s.lead + (granules - 1) * s.each + t.lead, t.each
+        lead, each = s.lead + later * s.each + t.lead, t.each
     else:
-        lead, each = (s.lead + t.lead if connected else max(s.lead, t.lead)), max(s.each, t.each)
-    return Option(lead, each, s.work + t.work, max(s.resident, t.resident), max(s.peak, t.peak), ("split", s, t))
+        lead, each = (s.lead + t.lead if connected else np.maximum(s.lead, t.lead)), np.maximum(s.each, t.each)
+    return Columns(lead, each, s.work + t.work, np.maximum(s.resident, t.resident), np.maximum(s.peak, t.peak))
 
 
 def tree_of(option: Option) -> Tree:

@@ -6,7 +6,8 @@ hybrid: anything between, with cores shared at once. A stage on accelerators and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Iterator, Sequence
 
 from scheduler.graph import MacroGraph
@@ -28,21 +29,34 @@ class Candidate:
     plan: Plan
     option: Option
     granules: int
-
-    @property
-    def seconds(self) -> float:
-        """Of a round, by the rules of `cost`."""
-        return self.option.total(self.granules)
+    seconds: float  # of an iteration, by the rules of `cost`
 
 
-def candidates(graph: MacroGraph, profile: Profile, cluster: Cluster, mode: str, granules: Sequence[int], slot_groups: Sequence[int], processes: int | None = None, each: int = 2) -> Iterator[Candidate]:
-    """The fastest `each` placements of the mode for every number of granules in a round. processes: of the source, where given."""
-    units = Units(len(cluster.accelerators), cluster.cores)
-    memory = cluster.accelerator_memory
-    for count in granules:
-        search = Search(graph, profile, count, units, memory, slot_groups, JOINS_OF[mode], processes)
-        for option in search.best()[:each]:
-            yield Candidate(plan_of(tree_of(option), graph, profile, cluster, count, processes), option, count)
+def searching(graph: MacroGraph, profile: Profile, cluster: Cluster, granules: Sequence[int], slot_groups: Sequence[int], processes: int | None = None) -> Search:
+    """What all modes of a graph on a cluster are searched with. processes: of the source, where given."""
+    return Search(graph, profile, granules, Units(len(cluster.accelerators), cluster.cores), cluster.accelerator_memory, slot_groups, processes)
+
+
+def candidates(search: Search, graph: MacroGraph, profile: Profile, cluster: Cluster, mode: str, bound: float = math.inf, each: int = 2, ahead: bool = False) -> Iterator[Candidate]:
+    """The fastest `each` placements of the mode for every number of granules in a round, of those that take no more than `bound` seconds.
+
+    ahead: also the fastest where sampling runs ahead of learning.
+    """
+    found = [(count, option.total(count), option) for count, options in search.best(JOINS_OF[mode], bound).items() for option in options[:each]]
+    if ahead:
+        found += [(count, seconds, option) for count, options in search.ahead(JOINS_OF[mode], bound).items() for seconds, option in options[:each]]
+    for count, seconds, option in found:
+        yield Candidate(plan_of(tree_of(option), graph, profile, cluster, count, search.processes), option, count, seconds)
+
+
+def standing_apart(found: Plan, graph: MacroGraph) -> Plan | None:
+    """The same plan with the last stage in processes of its own, where it does not hold up the caller; None where it has them."""
+    sink = graph.order()[-1]
+    stage = found.stages[sink]
+    if stage.processes:
+        return None
+    stages = {**found.stages, sink: replace(stage, processes=max(1, len(stage.devices)))}
+    return replace(found, stages=stages, reason=f"{found.reason}, {sink} in a process of its own")
 
 
 def mode_of(tree: Tree) -> str:
@@ -53,19 +67,21 @@ def mode_of(tree: Tree) -> str:
 
 def plan_of(tree: Tree, graph: MacroGraph, profile: Profile, cluster: Cluster, granules: int, processes: int | None = None) -> Plan:
     """Devices, processes and threads of a placement."""
-    placed = {leaf.stage: (leaf, devices) for leaf, devices in _placed(tree, [device.name for device in cluster.accelerators])}
+    devices = [device.name for device in cluster.accelerators]
+    many = len(devices) > 1
+    placed = {leaf.stage: (leaf, taken) for leaf, taken in _placed(tree, devices)}
     source = graph.order()[0]
     granule = profile.round.items // granules
     stages = {}
     for name in graph.order():
-        leaf, devices = placed[name]
+        leaf, taken = placed[name]
         streams = profile.stage(name).streams and granules > 1 and not _in_loop(name, tree)
         cores = leaf.units.cores if profile.stage(name).most_units is None else min(leaf.units.cores, profile.stage(name).most_units)
         if cores:  # the source has a process per core, the others the program's own with as many threads
             own, threads = (cores if processes is None else processes, 1) if name == source else (0, cores)
         else:  # one accelerator is driven from the program's own process, several have one each
-            own, threads = (len(devices) if len(cluster.accelerators) > 1 else 0), 1
-        stages[name] = StagePlan(devices, own, threads, granule if streams else None)
+            own, threads = (len(taken) if many else 0), 1
+        stages[name] = StagePlan(taken, own, threads, granule if streams else None)
     groups = next((loop.groups for loop in _loops(tree)), 1)
     together = tuple(tuple(sorted(group)) for group in _together(tree)) if "reloaded" in set(_joins(tree)) else None
     return Plan(mode_of(tree), profile.round.slots, groups, stages, together, describe(tree, groups, granules))

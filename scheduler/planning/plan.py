@@ -5,42 +5,51 @@ A pure function: nothing is measured, started or read. What was passed over is i
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
-from typing import Callable, Sequence
+from typing import Sequence
 
 from scheduler.graph import MacroGraph
-from scheduler.planning.modes import Candidate, candidates
-from scheduler.planning.rehearse import rehearse
-from scheduler.planning.schedule import MODES, Plan, PlanError, Predicted, Rejected
+from scheduler.planning.judge import judged
+from scheduler.planning.modes import JOINS_OF, Candidate, candidates, searching, standing_apart
+from scheduler.planning.schedule import MODES, Plan, PlanError, Rejected
+from scheduler.planning.search import Search
 from scheduler.profile import ACCELERATORS, Profile
 from scheduler.resources import Cluster
-from scheduler.timeline import Timeline
 
-GRANULES = (1, 2, 4, 8, 16, 32)  # of a round, those that divide its items
+GRANULES = (1, 2, 4, 8, 16, 32)  # of a round, those that divide its items into whole groups
 FEW_GRANULES = (1, 4, 16)  # above MANY units
 MANY = 64
 GROUPS = (1, 2, 3, 4, 6, 8)  # slot groups, those that divide the slots
 REHEARSED = 4  # candidates of each mode
 CLOSE = 1.15  # ... unless the rules put them further behind the best
+WIDER = (1.0, 1.5, 3.0, math.inf)  # bounds within which the best of a mode is looked for, one after the other
 
 
-def plan(graph: MacroGraph, profile: Profile, cluster: Cluster, mode: str = "auto", slot_groups: Sequence[int] | None = None, processes: int | None = None, overhead: float = 0.0) -> Plan:
+def plan(graph: MacroGraph, profile: Profile, cluster: Cluster, mode: str = "auto", slot_groups: Sequence[int] | None = None, processes: int | None = None, overhead: float = 0.0, apart: bool = False) -> Plan:
     """The plan with the least predicted seconds per iteration. mode: "auto" or one of MODES. overhead: seconds of the caller per call.
 
     slot_groups: the numbers to choose from; None = every usual one that divides. processes: of a source on cores, where they are given.
+    apart: any stage may have processes of its own. Then, with lag, the last one is also tried where it does not hold up sampling.
 
     Raises PlanError where none fits, saying what would do, and ProfileError where the profile lacks a stage.
     """
     if mode not in ("auto", *MODES):
         raise PlanError(f"found scheduler mode {mode!r}, wanted auto or one of {', '.join(MODES)}")
     granules, groups = _granules(profile, cluster), _groups(profile, slot_groups)
-    found = {name: _distinct(candidates(graph, profile, cluster, name, granules, groups, processes)) for name in (MODES if mode == "auto" else (mode,))}
+    search = searching(graph, profile, cluster, granules, groups, processes)
+    in_turn = min((options[0].total(count) for count, options in search.best(JOINS_OF["collocated"]).items() if options), default=math.inf)
+    lag = max((edge.lag for edge in graph.edges if edge.lag is not None), default=0)
+    found = {name: _found(search, graph, profile, cluster, name, CLOSE * in_turn, lag > 0) for name in (MODES if mode == "auto" else (mode,))}
     everything = _distinct(candidate for each in found.values() for candidate in each)
     if not everything:
         raise PlanError(_nothing_fits(graph, profile, cluster, mode))
     best = everything[0].seconds
     chosen = [candidate for each in found.values() for i, candidate in enumerate(each[:REHEARSED]) if i == 0 or candidate.seconds <= CLOSE * best]
-    plans = sorted((judged(graph, candidate.plan, profile, cluster, overhead) for candidate in _distinct(chosen)), key=lambda p: p.predicted.iteration_s)
+    laid_out = [candidate.plan for candidate in _distinct(chosen)]
+    if apart and lag:
+        laid_out += [other for other in (standing_apart(each, graph) for each in laid_out) if other is not None]
+    plans = sorted((judged(graph, each, profile, cluster, overhead) for each in laid_out), key=lambda p: p.predicted.iteration_s)
     rejected = [Rejected(p.mode, p.reason, p.predicted.iteration_s, _slower(p, plans[0])) for p in plans[1:]]
     for name in MODES if mode == "auto" else ():
         if not found[name]:
@@ -48,49 +57,22 @@ def plan(graph: MacroGraph, profile: Profile, cluster: Cluster, mode: str = "aut
     return replace(plans[0], rejected=tuple(rejected))
 
 
-def judged(graph: MacroGraph, candidate: Plan, profile: Profile, cluster: Cluster, overhead: float = 0.0) -> Plan:
-    """The plan with what it is predicted to take, from a rehearsal of a round."""
-    # What is reloaded begins a round with what the one before has left loaded.
-    result = rehearse(graph, candidate, profile, cluster, 1 if candidate.together is None else 2, overhead=overhead)[-1]
-    return replace(candidate, predicted=predicted(graph, candidate, result.timeline, profile, cluster))
+def _found(search: Search, graph: MacroGraph, profile: Profile, cluster: Cluster, mode: str, bound: float, ahead: bool) -> list[Candidate]:
+    """The candidates of a mode, fastest first: those that take no more than `bound` seconds, and where there are none, the best of those that do.
 
-
-def predicted(graph: MacroGraph, candidate: Plan, timeline: Timeline, profile: Profile, cluster: Cluster) -> Predicted:
-    wall, busy = timeline.wall, timeline.busy()
-    held: dict[str, dict[str, tuple[int, int]]] = {}  # device -> stage -> (bytes while loaded, bytes at work)
-    flow = candidate.flow(graph)
-    slots = min(profile.round.slots, profile.round.items)
-    sizes = {flow.source: slots, flow.partner: max(1, slots // candidate.slot_groups)}
-    for name, stage in candidate.stages.items():
-        measured = profile.stage(name)
-        items = sizes.get(name) or stage.granule or profile.round.items
-        for device in stage.devices or ("host",):
-            need = measured.resident + measured.memory(items, stage.units)
-            held.setdefault(device, {})[name] = (measured.resident, need)
-    memory = {device: sum(need for _, need in stages.values()) if device == "host" else _peak(stages, flow.beside) for device, stages in held.items()}
-    return Predicted(wall, {name: busy.get(name, 0.0) for name in candidate.stages}, idle(candidate, timeline, profile, cluster), memory)
-
-
-def _peak(stages: dict[str, tuple[int, int]], beside: Callable[[str, str], bool]) -> int:
-    """Bytes at the worst moment: one stage at work, those that may be loaded beside it loaded."""
-    return max(need + sum(resident for other, (resident, _) in stages.items() if other != name and beside(name, other)) for name, (_, need) in stages.items())
-
-
-def idle(candidate: Plan, timeline: Timeline, profile: Profile, cluster: Cluster) -> dict[str, float]:
-    """Pool -> share of the time in which its units do nothing, as far as the stages' busy seconds tell."""
-    wall, busy = timeline.wall, timeline.busy()
-    shares = {}
-    for pool, total in (("cores", cluster.cores), ("accelerators", len(cluster.accelerators))):
-        stages = [name for name in candidate.stages if (profile.stage(name).on == ACCELERATORS) == (pool == "accelerators")]
-        if total and wall and stages:
-            used = sum(busy.get(name, 0.0) * min(total, candidate.stages[name].units) for name in stages)
-            shares[pool] = max(0.0, 1.0 - used / (wall * total))
-    return shares
+    The bound is what every stage in turn on all units takes, which is found at once, and as much more as may still be close to the best.
+    """
+    for wider in WIDER:
+        found = _distinct(candidates(search, graph, profile, cluster, mode, bound * wider, ahead=ahead))
+        if found or bound == math.inf:
+            return found
+    return []
 
 
 def _granules(profile: Profile, cluster: Cluster) -> list[int]:
     wanted = GRANULES if max(len(cluster.accelerators), cluster.cores) <= MANY else FEW_GRANULES
-    return [count for count in wanted if profile.round.items % count == 0]
+    round_ = profile.round
+    return [count for count in wanted if round_.items % count == 0 and (count == 1 or round_.items // count % round_.group == 0)]
 
 
 def _granule_sizes(profile: Profile, cluster: Cluster) -> list[int]:

@@ -12,7 +12,7 @@ import math
 import random
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Sequence
 
 from scheduler.backends.base import Call, Item, Outcome
@@ -26,6 +26,7 @@ from scheduler.running.execute import RoundResult, execute
 MAIN = "main"  # the lane of the program's own process
 MANY_PROCESSES = 64  # above this a slot group's processes are one lane with their cores
 MANY_ITEMS = 2048  # a round of more is rehearsed in bundles
+ALIKE_ITEMS = 8  # ... of more than these where all take as many turns: nothing is lost by it
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,14 @@ class Setting:
     profile: Profile
     seed: int = 0
     bundle: int = 1  # items that are played, handed on and counted as one: the same calls, and fewer numbers to keep
+    known: dict[tuple[str, int, int], float] = field(default_factory=dict, compare=False)  # what the profile said
 
     def seconds(self, stage: str, items: int, units: int, call: Call) -> float:
         """items: in bundles."""
-        found = self.profile.stage(stage)
-        plain = found.seconds(items * self.bundle, units)
+        found, asked = self.profile.stage(stage), (stage, items, units)
+        if asked not in self.known:
+            self.known[asked] = found.seconds(items * self.bundle, units)
+        plain = self.known[asked]
         if found.spread == 0 or plain == 0:
             return plain
         sigma = math.sqrt(math.log1p(found.spread**2))
@@ -56,12 +60,13 @@ def rehearse(graph: MacroGraph, plan: Plan, profile: Profile, cluster: Cluster, 
 
 
 def bundle_of(plan: Plan, profile: Profile, source: str) -> int:
-    """The smallest bundle that keeps a round below MANY_ITEMS and divides everything; 1 where the slots live in processes of their own."""
+    """The smallest bundle that keeps a round below MANY_ITEMS (of items alike: ALIKE_ITEMS) and divides everything; 1 where the slots live in processes of their own."""
     placed = plan.stages[source]
     if not placed.devices and placed.processes <= MANY_PROCESSES:
         return 1
     common = math.gcd(profile.round.items, plan.slots // plan.slot_groups, *(stage.granule for stage in plan.stages.values() if stage.granule))
-    return next((n for n in range(1, common + 1) if common % n == 0 and profile.round.items // n <= MANY_ITEMS), common)
+    most = MANY_ITEMS if len(set(profile.round.turns)) > 1 else ALIKE_ITEMS
+    return next((n for n in range(1, common + 1) if common % n == 0 and profile.round.items // n <= most), common)
 
 
 def stages_of(graph: MacroGraph, plan: Plan, profile: Profile, cluster: Cluster, seed: int = 0, bundle: int = 1) -> dict[str, _Stage]:
@@ -83,7 +88,7 @@ class _Stage(ABC):
         self.inline = self.placed.processes == 0
         self.on_cores = self.measured.on == CORES
 
-    @property
+    @functools.cached_property
     def lane(self) -> str:
         if self.on_cores:
             return MAIN if self.inline else self.name

@@ -134,3 +134,14 @@ def test_more_processes_than_cores_are_planned_for_all_the_same() -> None:
 def test_slot_groups_that_do_not_divide_the_slots_are_refused_with_those_that_do() -> None:
     with pytest.raises(PlanError, match=r"\[1, 2\]"):
         plan(GRAPH, profile(), TWO_CORES, slot_groups=[3])
+
+
+@pytest.mark.parametrize("group, granule, seconds", [(1, 1, 9.0), (2, 2, 10.0), (4, 4, 12.0)])
+def test_a_granule_holds_whole_groups(group: int, granule: int, seconds: float) -> None:
+    # 8 items end one after the other, 1 s each; a granule that is there is learned beside them, 1 s an item: 8 s and the last granule.
+    stage = StageProfile("accelerators", (Point(1, 1, 0.5), Point(8, 1, 4.0)), most_units=1)
+    learn = replace(stage, points=(Point(1, 1, 1.0), Point(8, 1, 8.0)))
+    cluster = Cluster((Node("n", 4, 1 << 40, tuple(Accelerator(f"gpu:{i}", 1 << 30) for i in range(2))),))
+    found = Profile({"sim": StageProfile("cores", (Point(1, 1, 0.5),)), "act": stage, "learn": learn}, Round(8, 1, (1,), group=group))
+    chosen = plan(GRAPH, found, cluster)
+    assert (chosen.stages["learn"].granule, chosen.predicted.iteration_s) == (granule, pytest.approx(seconds))

@@ -217,7 +217,7 @@ def test_items_in_bundles_take_as_long_as_one_by_one(monkeypatch):
     chosen = plan(16, 2, **ON_GPUS, learn=StagePlan(granule=8))
     calls = []
     for most in (48, 12):
-        monkeypatch.setattr(rehearsing, "MANY_ITEMS", most)
+        monkeypatch.setattr(rehearsing, "ALIKE_ITEMS", most)
         calls.append([(span.stage, span.kind, span.group, span.start, span.end) for span in timeline(found, chosen).spans])
     assert calls[0] == calls[1]
 
@@ -240,6 +240,6 @@ def test_items_in_bundles_are_as_much_work_where_their_turns_differ(monkeypatch)
     ],
 )
 def test_a_bundle_is_the_smallest_that_divides_everything_and_leaves_few_enough(monkeypatch, items, slots, groups, granule, bundle):
-    monkeypatch.setattr(rehearsing, "MANY_ITEMS", 12)
+    monkeypatch.setattr(rehearsing, "ALIKE_ITEMS", 12)
     found = Profile({}, Round(items, slots))
     assert rehearsing.bundle_of(plan(slots, groups, **ON_GPUS, learn=StagePlan(granule=granule)), found, "sim") == bundle

@@ -17,6 +17,7 @@ from scheduler.graph import MacroGraph
 from scheduler.planning import cost
 from scheduler.planning.cost import Leaf, LoopLeaf, Option, Units
 from scheduler.planning.search import Search
+from scheduler.planning.tables.cuts import MOST_SIZES, Shape
 from scheduler.profile import ACCELERATORS, CORES, Point, Profile, Round, StageProfile
 
 Case = tuple[MacroGraph, Profile, int, Units, int, Sequence[int]]  # what `cheapest` and Search take
@@ -46,23 +47,22 @@ class Enumeration:
         if len(node) == 2:
             options = self.looped(*node, units)
         elif self.profile.round.turns != (1,) and not any(target == node for _, target in self.edges):
-            options = [cost.alone(self.profile, *node, Units(n, n), self.granules) for n in range(1, self.pool(*node, units) + 1)]
+            options = cost.alone(self.profile, *node, np.arange(1, self.pool(*node, units) + 1), self.granules)
         else:
-            granule = self.profile.round.items // self.granules
-            options = [cost.leaf(self.profile, *node, Units(n, n), granule, self.granules) for n in range(1, self.pool(*node, units) + 1)]
-        columns = [option[:5] for option in options if option is not None]
-        if columns:
-            yield np.array(columns, dtype=float).T
+            options = cost.leaves(self.profile, *node, np.arange(1, self.pool(*node, units) + 1), self.granules)
+        yield real(options)
 
-    def looped(self, first: str, second: str, units: Units) -> Iterator[Option | None]:
+    def looped(self, first: str, second: str, units: Units) -> cost.Columns:
         a, b = self.pool(first, units), self.pool(second, units)
         on = {self.profile.stage(first).on, self.profile.stage(second).on}
         ways = [("split", i, j) for i in range(1, a + 1) for j in range(1, b + 1) if len(on) == 2 or i + j <= a]
         ways += [("mixed", i, i) for i in range(1, a + 1) if on == {CORES}]
+        found = [np.empty((5, 0))]
         for groups in self.slot_groups:
             turns = [("turns", i, i) for i in range(1, a + 1) if len(on) == 1 and groups == 1]
             for join, i, j in ways + turns:
-                yield cost.loop(self.profile, first, second, Units(i, i), Units(j, j), join, groups, self.granules)
+                found.append(cost.loop(self.profile, first, second, np.array([i]), np.array([j]), np.array([i]), join, groups))
+        return cost.parted(cost.Columns(*np.concatenate(found, axis=1)), self.profile.round, self.granules)
 
     def cut(self, nodes: Nodes, units: Units) -> Iterator[np.ndarray]:
         for size in range(1, len(nodes)):
@@ -120,6 +120,11 @@ class Enumeration:
         return units.accelerators if self.profile.stage(stage).on == ACCELERATORS else units.cores
 
 
+def real(options: cost.Columns) -> np.ndarray:
+    """Without those that are no placement."""
+    return np.stack(options)[:, np.isfinite(options.lead)]
+
+
 def pairs(s: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return s[:, :, None], t[:, None, :]
 
@@ -171,18 +176,23 @@ def cases(draw: st.DrawFn) -> Case:
     return graph, profile, granules, Units(draw(st.integers(1, 6)), draw(st.integers(1, 3))), memory, [n for n in range(1, slots + 1) if slots % n == 0]
 
 
+def best(case: Case) -> list[Option]:
+    graph, profile, granules, units, memory, slot_groups = case
+    return Search(graph, profile, (granules,), units, memory, slot_groups).best()[granules]
+
+
 @settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(cases())
 def test_the_search_finds_the_fastest_of_all_placements_and_nothing_only_where_none_fits(case: Case) -> None:
-    best, wanted = Search(*case).best(), cheapest(*case)
-    assert (best[0].total(case[2]) if best else None) == (wanted if wanted is None else pytest.approx(wanted, rel=1e-9, abs=0))
+    found, wanted = best(case), cheapest(*case)
+    assert (found[0].total(case[2]) if found else None) == (wanted if wanted is None else pytest.approx(wanted, rel=1e-9, abs=0))
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(cases())
 def test_no_placement_holds_more_memory_or_more_units_than_there_are(case: Case) -> None:
     whole, memory = case[3:5]
-    for option in Search(*case).best():
+    for option in best(case):
         units, _, peak = held(option)
         assert peak == option.peak <= memory and units.accelerators <= whole.accelerators and units.cores <= whole.cores
 
@@ -207,7 +217,7 @@ def best_of(edges: str, stages: dict[str, StageProfile], items: int, units: Unit
         graph.stage(name, None, "item")
     for source, target in edges.split():
         graph.edge(source, target, carries="items")
-    return Search(graph, Profile(stages, Round(items)), 4, units, memory, (), frozenset(joins)).best()
+    return Search(graph, Profile(stages, Round(items)), (4,), units, memory, ()).best(frozenset(joins))[4]
 
 
 def stage(seconds: dict[int, float], on: str = ACCELERATORS, memory: int = 0, **more: object) -> StageProfile:
@@ -264,7 +274,7 @@ def test_parallel_branches_begin_together_on_units_of_their_own() -> None:
 def test_six_stages_on_1024_devices_are_no_slower_than_every_one_on_all_of_them_in_turn() -> None:
     stages = {name: stage({1: 0.01, 1024: (i + 1) * 1.0}, resident=1, memory=1) for i, name in enumerate("abcdef")}
     whole = Units(1024, 64)
-    in_turn = sum(cost.leaf(Profile(stages, Round(4096)), name, whole, 1024, 4).total(4) for name in stages)
+    in_turn = sum(float(lead[0] + 3 * each[0]) for lead, each in (cost.leaves(Profile(stages, Round(4096)), name, np.array([1024]), 4)[:2] for name in stages))
     assert 0 < best_of("ab bc cd de ef", stages, 4096, whole)[0].total(4) <= in_turn * (1 + 1e-9)
 
 
@@ -278,3 +288,10 @@ def test_two_sets_that_both_use_accelerators_are_never_mixed_though_no_memory_wa
     # b and d need 1 s on the one accelerator for each of 4 granules: 8 s at the least.
     on_core, on_device = stage({4: 0.1}, on=CORES), stage({4: 1.0})
     assert best_of("ab bc cd", {"a": on_core, "b": on_device, "c": on_core, "d": on_device}, 16, Units(1, 2))[0].total(4) >= 8.0
+
+
+def test_of_many_sizes_that_divide_the_work_some_are_tried_the_smallest_and_the_largest_among_them() -> None:
+    graph = MacroGraph()
+    graph.stage("a", None, "item")
+    sizes = Shape(graph, Profile({"a": stage({1: 1.0})}, Round(11520)), (1,), Units(1024, 8)).sizes[0].tolist()
+    assert {1, 960, 1024, 64} <= set(sizes) and len(sizes) <= 2 * MOST_SIZES + 2 and all(11520 % n == 0 or 11520 % (1024 - n or 1) == 0 for n in sizes)
