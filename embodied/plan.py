@@ -45,7 +45,7 @@ def show(arguments: Sequence[str]) -> None:
     refuse_unused(config, "plan", UNUSED)
     graph = programs.graph_of(config, build.algorithm(config)[0])
     cluster = cluster_of(own.get("cluster", "local"))
-    profile = scheduling.known_profile(config, this_machine()) or measured(config)
+    profile = scheduling.covering(scheduling.known_profile(config, this_machine()) or measured(config), graph, config)
     groups = None if config.scheduler.groups is None else [config.scheduler.groups]
     here = own.get("cluster", "local") == "local" and "profile" not in own
     chosen = plan(graph, profile, cluster, config.scheduler.mode, groups, config.sim.workers if here else None)

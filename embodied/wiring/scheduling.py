@@ -230,6 +230,13 @@ def saved_profile(config: DictConfig, cluster: Cluster) -> Path:
     return Path(config.output) / "profiles" / f"{config.choices.env}-{config.choices.policy}-{key}.json"
 
 
+def covering(profile: Profile, graph: MacroGraph, config: DictConfig) -> Profile:
+    """The profile itself when it has what the graph wants. Raises ProfileError that says why a stage is in the graph."""
+    if "ref" in graph.stages and "ref" not in profile.stages:
+        raise ProfileError(f"the profile has no stage 'ref', wanted it beside {', '.join(sorted(profile.stages))}: algorithm.kl_coef={config.algorithm.kl_coef} takes the frozen start's log-probabilities; add the stage, or set algorithm.kl_coef=0")
+    return profile
+
+
 def known_profile(config: DictConfig, cluster: Cluster) -> Profile | None:
     """The one that scheduler.profile names, else the saved one of this machine and config, else None."""
     if config.scheduler.profile is not None:

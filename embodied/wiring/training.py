@@ -45,7 +45,7 @@ class Training:
         config = self._config
         chosen = scheduling.fixed(config, self.planner.graph, self._parts.cluster, self.deployment.members)
         if chosen is None:
-            known = scheduling.known_profile(config, self._parts.cluster) or self.measured(progress)
+            known = scheduling.covering(scheduling.known_profile(config, self._parts.cluster) or self.measured(progress), self.planner.graph, config)
             size = self._parts.algorithm.group_size
             self.planner.profile = replace(known, round=replace(known.round, items=config.groups * size, slots=config.sim.slots, group=size))
             chosen = self.planner.choose()

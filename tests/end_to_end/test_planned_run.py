@@ -26,7 +26,7 @@ def rows(folder: Path) -> list[dict]:
 
 def test_the_plan_says_what_it_predicts_and_what_it_passed_over(planned: Path) -> None:
     made = load(planned / "plan.json")
-    assert set(made.stages) == {"sim", "act", "learn"} and made.predicted.iteration_s > 0
+    assert set(made.stages) == {"sim", "act", "ref", "learn"} and made.predicted.iteration_s > 0
     assert {each.mode for each in made.rejected} | {made.mode} >= {"collocated", "disaggregated"}
     assert all(each.reason for each in made.rejected)
 
@@ -41,7 +41,7 @@ def test_every_iteration_has_its_measured_seconds_and_the_first_its_prediction(p
 def test_what_was_measured_is_kept_for_the_next_run(planned: Path, capsys: pytest.CaptureFixture) -> None:
     output = planned.parents[1]
     (kept,) = (output / "profiles").glob("toy-mlp-*.json")
-    assert set(json.loads(kept.read_text())["stages"]) == {"sim", "act", "learn"}
+    assert set(json.loads(kept.read_text())["stages"]) == {"sim", "act", "ref", "learn"}
     run(output, *AUTO, "iterations=1")
     assert "measuring the stages" not in capsys.readouterr().out
 
@@ -85,8 +85,8 @@ def test_a_plan_file_whose_number_would_not_be_obeyed_is_refused(stage: str, wha
     ("arguments", "said"),
     [
         (["scheduler=from_file"], "scheduler.file=null"), (["scheduler=from_file", "scheduler.file=/nonexistent.json"], "nonexistent"), (["scheduler=hybird"], "hybrid"),
-        (["scheduler.profile=/nonexistent.json"], "nonexistent"), (["scheduler=disaggregated"], "3 stages"), (["scheduler.drift=0"], "more than 0"),
-        (["scheduler=disaggregated", "sim.workers=0"], "3 stages"), (["scheduler=collocated", "scheduler.groups=2"], "scheduler=hybrid"),
+        (["scheduler.profile=/nonexistent.json"], "nonexistent"), (["scheduler=disaggregated"], "4 stages"), (["scheduler.drift=0"], "more than 0"),
+        (["scheduler=disaggregated", "sim.workers=0"], "4 stages"), (["scheduler=collocated", "scheduler.groups=2"], "scheduler=hybrid"),
         (["scheduler.file=/nonexistent.json"], "go together"),
     ],
 )  # fmt: skip
@@ -98,7 +98,7 @@ def test_a_schedule_that_cannot_be_is_refused_with_the_reason(arguments: list[st
 
 
 def test_a_plan_for_a_cluster_that_is_not_here_needs_only_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    assert plan.main(["cluster=8xh100", f"profile={ROOT}/docs/profiles/libero_like.json", f"output={tmp_path}"]) == 0
+    assert plan.main(["cluster=8xh100", f"profile={ROOT}/docs/profiles/libero_like.json", "algorithm.kl_coef=0", f"output={tmp_path}"]) == 0
     shown = capsys.readouterr().out
     (made,) = tmp_path.glob("*/*/plan.json")
     assert load(made).stages["act"].devices[0] == "node0/h100:0" and (made.parent / "plan.png").is_file()
@@ -109,7 +109,7 @@ def test_a_plan_for_a_cluster_that_is_not_here_needs_only_a_profile(tmp_path: Pa
     ("arguments", "said"),
     [
         (["cluster=8xv100"], "32x8xh100"), (["cluster=/nonexistent.yaml"], "nonexistent"), (["profile=/nonexistent.json"], "nonexistent"),
-        (["cluster=local", f"profile={ROOT}/docs/profiles/libero_like.json"], "cluster without one"),
+        (["cluster=local", f"profile={ROOT}/docs/profiles/libero_like.json", "algorithm.kl_coef=0"], "cluster without one"), ([f"profile={ROOT}/docs/profiles/libero_like.json"], "no stage 'ref'"),
     ],
 )  # fmt: skip
 def test_a_plan_that_cannot_be_made_is_refused(arguments: list[str], said: str, capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
@@ -121,6 +121,6 @@ def test_a_plan_that_cannot_be_made_is_refused(arguments: list[str], said: str, 
 
 def test_a_cluster_of_ones_own_is_read_from_yaml(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("nodes:\n- {name: big, cores: 32, memory: 100000000000, accelerators: [{name: a, memory: 90000000000}, {name: b, memory: 90000000000}]}\n")
-    assert plan.main([f"cluster={tmp_path}/mine.yaml", f"profile={ROOT}/docs/profiles/libero_like.json", f"output={tmp_path}"]) == 0
+    assert plan.main([f"cluster={tmp_path}/mine.yaml", f"profile={ROOT}/docs/profiles/libero_like.json", "algorithm.kl_coef=0", f"output={tmp_path}"]) == 0
     (made,) = tmp_path.glob("*/*/plan.json")
     assert set(load(made).stages["act"].devices) <= {"a", "b"}

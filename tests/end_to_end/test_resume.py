@@ -90,4 +90,4 @@ def test_a_summary_counts_every_iteration_of_the_run(finished: Path) -> None:
     summary = json.loads((finished / "summary.json").read_text())
     rows = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
     assert summary["env_steps"] == sum(row["env_steps"] for row in rows) and len(rows) == summary["iterations"] == 2
-    assert set(summary["time_by_stage"]) == {"sim", "act", "learn"}
+    assert set(summary["time_by_stage"]) == {"sim", "act", "ref", "learn"}
