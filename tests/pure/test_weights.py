@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import weakref
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -255,3 +256,14 @@ def test_another_module_starts_anew():
 def test_a_size_below_one_is_refused(make):
     with pytest.raises(ValueError, match="wanted at least 1"):
         make()
+
+
+def test_a_bucket_keeps_its_bits_when_it_travels_and_may_lie_in_memory_that_cannot_be_written():
+    module = nn.Linear(3, 2)
+    (sent,) = export(module, 4)
+    buffers: list[pickle.PickleBuffer] = []
+    plain = pickle.dumps(sent, protocol=5, buffer_callback=buffers.append)
+    came = pickle.loads(plain, buffers=[bytes(buffer) for buffer in buffers])
+    other = nn.Linear(3, 2)
+    install(other, 4, [came])
+    assert len(buffers) == 1 and torch.equal(other.weight, module.weight) and torch.equal(other.bias, module.bias)

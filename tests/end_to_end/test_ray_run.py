@@ -1,0 +1,91 @@
+"""cluster=ray from the command line: on one node and on two, with a learner beside or apart, the same bits as in one process."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from embodied import evaluate, train
+from scheduler.planning.schedule import load
+from tests.end_to_end.runs import TOY, assert_equal_to_the_bit, episodes, run, trained
+
+SPREAD = ["cluster=ray", "sim.slots=4", "sim.workers=2", "scheduler=hybrid"]  # two workers: one on each node
+
+
+@pytest.fixture(scope="module")
+def serial(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tmp_path_factory.mktemp("serial"))
+
+
+@pytest.mark.parametrize("arguments", [[*SPREAD, "scheduler.groups=2"], [*SPREAD, "scheduler.groups=4"], ["cluster=ray", "sim.slots=4", "sim.workers=1", "scheduler=collocated"], ["cluster=ray"]], ids=["two-nodes-2", "two-nodes-4", "one-node", "one-process"])
+def test_where_the_stages_live_changes_nothing(arguments: list[str], ray_nodes, serial: Path, tmp_path: Path) -> None:
+    found = run(tmp_path, *arguments)
+    assert episodes(found) == episodes(serial)
+    assert_equal_to_the_bit(trained(found), trained(serial))
+
+
+def test_a_learner_apart_hands_its_weights_over_by_version(ray_nodes, tmp_path: Path) -> None:
+    plain = run(tmp_path / "plain", "staleness=1", "iterations=4")
+    apart = run(tmp_path / "apart", *SPREAD, "scheduler.groups=2", "staleness=1", "iterations=4")
+    assert load(apart / "plan.json").stages["learn"].processes == 1
+    assert episodes(apart) == episodes(plain)
+    assert_equal_to_the_bit(trained(apart, 4), trained(plain, 4))
+
+
+def test_a_run_on_a_cluster_is_planned_by_what_was_measured_there(ray_nodes, serial: Path, tmp_path: Path) -> None:
+    found = run(tmp_path, "cluster=ray", "sim.slots=4", "sim.workers=2", "scheduler=auto")
+    assert load(found / "plan.json").predicted.iteration_s > 0
+    assert_equal_to_the_bit(trained(found), trained(serial))
+
+
+@pytest.mark.parametrize("where", ["sim", "learn"])
+def test_a_process_that_is_killed_is_built_anew_and_changes_no_result(where: str, ray_nodes, serial: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    """The second iteration begins with the death of the actor that runs the stage; the run's own last checkpoint is what a learner goes back to."""
+    from embodied import loop
+    from embodied.wiring.training import Training
+
+    log_round, begun, killed = loop.log_round, [], []
+    monkeypatch.setattr(Training, "use", lambda self, chosen, use=Training.use: (begun.append(self), use(self, chosen)))
+
+    def killing(result, *rest):
+        log_round(result, *rest)
+        if not killed:
+            killed.append(begun[-1].backend.processes(where)[0])
+            os.kill(killed[0], 9)
+
+    monkeypatch.setattr(loop, "log_round", killing)
+    found = run(tmp_path, *SPREAD, "scheduler.groups=2", "checkpoints.every=2")
+    assert "is lost" in capsys.readouterr().out
+    assert episodes(found) == episodes(serial)
+    assert_equal_to_the_bit(trained(found), trained(serial))
+    assert [json.loads(line)["step"] for line in (found / "metrics.jsonl").read_text().splitlines()] == [1, 2, 3]
+
+
+def test_an_evaluation_on_a_cluster_gives_the_rows_of_one_here(ray_nodes, serial: Path, tmp_path: Path) -> None:
+    rows = []
+    for name, arguments in (("here", []), ("there", SPREAD[:3])):
+        assert evaluate.main(["env=toy", "policy=mlp", f"checkpoint={serial}", "env.horizon=6", "env.goal=3", "evaluation.episodes=6", f"output={tmp_path}/{name}", *arguments]) == 0
+        rows.append(episodes(next((tmp_path / name).glob("*/*/run.json")).parent))
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["cluster=ray", "cluster.address=127.0.0.1:1"], "127.0.0.1:1"),
+    (["cluster=kubernetes"], "local, ray"),
+    (["cluster.address=auto"], "cluster=ray"),
+    (["cluster=ray", "sim.slots=4", "sim.workers=2", "scheduler=hybrid", "scheduler.groups=1"], "multiple of 2"),
+])  # fmt: skip
+def test_a_cluster_that_cannot_be_used_is_one_line(arguments: list[str], said: str, request: pytest.FixtureRequest, tmp_path: Path, capsys) -> None:
+    if "scheduler.groups=1" in arguments:
+        request.getfixturevalue("ray_nodes")
+    elif "ray" in str(arguments):
+        import ray
+
+        if ray.is_initialized():
+            pytest.skip("this process has joined a Ray already, which is then the one")
+    assert train.main([*TOY, *arguments, f"output={tmp_path}"]) == 1
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
