@@ -25,6 +25,7 @@ from embodied.runs.progress import Progress
 from embodied.runs.success import table
 from embodied.runs.video import write_mp4
 from embodied.wiring import programs
+from embodied.wiring.deployment import joined
 from envs.record import DemonstrationWriter
 
 
@@ -38,7 +39,7 @@ def evaluate(arguments: Sequence[str]) -> None:
     refuse_unused(config, "evaluate", {"resume": "name the run's weights with checkpoint=RUN_DIR", "data": "demonstrations are for train algorithm=bc"})
     weights = programs.weights(config)
     with ExitStack() as stack:
-        parts = programs.Parts(config, with_algorithm=False, weights=weights)
+        parts = programs.Parts(config, stack.enter_context(joined(config)), with_algorithm=False, weights=weights)
         watch = watcher(config, parts)  # refuses what cannot be recorded before simulators start
         run = stack.enter_context(closing(RunFolder.create(config.output, config.choices["env"], config.choices["policy"], kind="evaluate")))
         OmegaConf.save(config, run.config_yaml)

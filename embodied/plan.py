@@ -22,6 +22,7 @@ from embodied.runs.folder import RunFolder
 from embodied.runs.gantt import write_png
 from embodied.runs.progress import Progress
 from embodied.wiring import build, programs, scheduling
+from embodied.wiring.deployment import joined
 from embodied.wiring.training import Training
 from scheduler.planning.explain import bottleneck, memory_lines, plan_table, seconds, stage_table
 from scheduler.planning.gantt import chart, text_gantt
@@ -83,7 +84,7 @@ def cluster_of(name: str) -> Cluster:
 def measured(config: DictConfig) -> Profile:
     """This machine's times for the config, measured and kept."""
     with ExitStack() as stack:
-        parts = stack.enter_context(programs.Parts(config))
+        parts = stack.enter_context(programs.Parts(config, stack.enter_context(joined(config))))
         progress = stack.enter_context(Progress(1))
         if parts.algorithm.imitates:
             raise ConfigError("algorithm=bc: imitation reads and learns, and there is nothing to plan; choose another algorithm")

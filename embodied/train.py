@@ -16,6 +16,7 @@ from embodied.config import refuse_unused
 from embodied.runs.folder import write_json
 from embodied.runs.progress import Progress
 from embodied.wiring import programs
+from embodied.wiring.deployment import joined
 from embodied.wiring.training import Training
 
 UNUSED = {
@@ -38,7 +39,7 @@ def train(arguments: Sequence[str]) -> None:
         if programs.finished(run, config):
             print(f"{run} is finished after {config.iterations} iterations, and left as it is; a larger iterations= goes further")
             return
-        parts = stack.enter_context(programs.Parts(config, run))
+        parts = stack.enter_context(programs.Parts(config, stack.enter_context(joined(config)), run))
         progress = stack.enter_context(Progress(config.iterations))
         training = Training(config, parts, run, progress)
         chosen = training.lay_out(progress)

@@ -15,6 +15,7 @@ class Span:
     start: float
     end: float
     items: int  # items the call emitted
+    device: str = "cores"  # the accelerators it holds, joined by +, or cores
 
 
 @dataclass
@@ -56,7 +57,7 @@ class Timeline:
             {
                 "ph": "X", "pid": 0, "tid": tracks[_track(span)], "name": f"{span.stage} {span.kind}",
                 "ts": round(span.start * 1e6), "dur": round((span.end - span.start) * 1e6),
-                "args": {"round": span.round, "group": span.group, "items": span.items},
+                "args": {"round": span.round, "group": span.group, "items": span.items, "device": span.device},
             }
             for span in self.spans
         ]

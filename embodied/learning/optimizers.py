@@ -6,7 +6,7 @@ State is restorable bit for bit: `state_dict` holds everything but the rate, whi
 from __future__ import annotations
 
 import math
-from typing import Any, Iterable
+from typing import Any, Iterable, Iterator
 
 import torch
 from torch import nn
@@ -44,6 +44,11 @@ class Optimizer:
     @property
     def parameters(self) -> list[nn.Parameter]:
         return [p for part in self.parts.values() for group in part.param_groups for p in group["params"]]
+
+    def copies(self) -> Iterator[tuple[int, nn.Parameter]]:
+        """(tensors of its size that the state holds of a parameter, the parameter): Muon a momentum, AdamW two moments."""
+        for name, part in self.parts.items():
+            yield from ((1 if name == "muon" else 2, p) for group in part.param_groups for p in group["params"])
 
     def set_rate(self, lr: float) -> None:
         """lr for all groups; a group's own factor (the value head's) is applied to it."""

@@ -100,6 +100,31 @@ class OptimizerResidence(_Held):
                             yield value
 
 
+def footprint(module: nn.Module, optimizer: Optimizer | None = None) -> int:
+    """Bytes that a stage holds while it is loaded: parameters and buffers; of a learner also gradients and the optimizer's state, made or not yet."""
+    held = sum(tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers()))
+    if optimizer is None:
+        return held
+    return held + sum((1 + copies) * p.numel() * p.element_size() for copies, p in optimizer.copies())
+
+
+class Peak:
+    """While inside, the bytes that a CUDA device needs beyond what it held at the start; 0 on the CPU, whose memory torch does not count."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self.bytes = device, 0
+
+    def __enter__(self) -> Peak:
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self._before = torch.cuda.memory_allocated(self._device)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._device.type == "cuda":
+            self.bytes = torch.cuda.max_memory_allocated(self._device) - self._before
+
+
 class Lease:
     """What one stage holds of residences (None among them is nothing): taken in the order given, released in the other, once however often it is asked."""
 

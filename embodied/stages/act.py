@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from embodied import seeding
-from embodied.learning.residence import Lease, Residence
+from embodied.learning.residence import Lease, Residence, footprint
 from embodied.learning.weights import Versions
 from embodied.stages.sim import Observations
 from scheduler.backends.base import Call, Outcome
@@ -64,6 +64,10 @@ class ActStage:
     def unload(self) -> None:
         self._lease.release()
         self._versions.to("cpu")
+
+    def resident(self) -> int:
+        """Bytes it holds while loaded."""
+        return footprint(self._policy)
 
     def close(self) -> None:
         """Holds nothing that must be closed."""

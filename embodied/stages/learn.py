@@ -21,7 +21,7 @@ from embodied.learning.accumulate import Accumulator, Diverged
 from embodied.learning.algorithms.base import Algorithm
 from embodied.learning.data import Batch, Trajectory
 from embodied.learning.gather import Gather
-from embodied.learning.residence import Lease, OptimizerResidence, Residence
+from embodied.learning.residence import Lease, OptimizerResidence, Peak, Residence, footprint
 from embodied.runs import checkpoint
 from scheduler.backends.base import Call, Outcome
 
@@ -125,15 +125,24 @@ class LearnStage:
             self._items = [replace(t, inputs={}, final_observation=None, reference=None, terminated=True) if id(t) in done else t for t in self._items]
 
     def _trial(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """Forward and backward of one minibatch made of the first one's rows over and over, and no step. Returns its rows, and how often a round passes every row."""
+        """Forward and backward of one minibatch made of the first one's rows over and over, and no step.
+
+        Returns its rows, how often a round passes every row, the device's bytes at work and the bytes of a row as it travels.
+        """
         inputs, choices = trajectories[0].inputs, trajectories[0].choices
         index = torch.arange(self.settings.minibatch or self.settings.microbatch or len(choices)) % len(choices)
-        for part in index.split(self.settings.microbatch or len(index)):
-            stats = self.policy.evaluate(self._here({name: tensor[part] for name, tensor in inputs.items()}), choices[part].to(self._device), distribution=self.algorithm.needs_reference)
-            stats.logprobs.sum().backward()
+        with Peak(self._device) as peak:
+            for part in index.split(self.settings.microbatch or len(index)):
+                stats = self.policy.evaluate(self._here({name: tensor[part] for name, tensor in inputs.items()}), choices[part].to(self._device), distribution=self.algorithm.needs_reference)
+                stats.logprobs.sum().backward()
         self.optimizer.zero_grad()
         forward = 0.3 if self._lag and not self.streams else 0.0  # a forward alone is about a third of both
-        return {"rows": len(index), "passes": self.settings.epochs + forward}
+        travels = sum(tensor.numel() * tensor.element_size() for tensor in (*inputs.values(), choices, trajectories[0].logprobs, trajectories[0].mask))
+        return {"rows": len(index), "passes": self.settings.epochs + forward, "peak": peak.bytes, "row_bytes": travels // len(choices)}
+
+    def resident(self) -> int:
+        """Bytes it holds while loaded; a policy that act shares is counted here too."""
+        return footprint(self.policy, self.optimizer)
 
     def _update(self, round_number: int) -> dict[str, float]:
         items, self._items = self._items, []

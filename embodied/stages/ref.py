@@ -13,7 +13,7 @@ import torch
 from embodied.learning.algorithms.base import Algorithm
 from embodied.learning.data import Trajectory
 from embodied.learning.gather import Gather
-from embodied.learning.residence import Lease, Residence
+from embodied.learning.residence import Lease, Peak, Residence, footprint
 from scheduler.backends.base import Call, Item, Outcome
 
 
@@ -27,8 +27,9 @@ class RefStage:
         if self._threads is not None:
             torch.set_num_threads(self._threads)
         if call.kind == "trial":
-            items = tuple(replace(item, payload=self._referenced(item.payload)) for item in call.payload)
-            return Outcome({"rows": sum(item.payload.length for item in items)}, items)
+            with Peak(next(self._policy.parameters()).device) as peak:
+                items = tuple(replace(item, payload=self._referenced(item.payload)) for item in call.payload)
+            return Outcome({"rows": sum(item.payload.length for item in items), "peak": peak.bytes}, items)
         items = []
         for group in self._gather.add(call.payload, lambda item: item.payload.group):
             if self._algorithm.teaches([item.payload for item in group]):
@@ -48,6 +49,10 @@ class RefStage:
     def abandon(self) -> None:
         """Forgets the round: it is begun again."""
         self._gather.clear()
+
+    def resident(self) -> int:
+        """Bytes it holds while loaded."""
+        return footprint(self._policy)
 
     def close(self) -> None:
         """Holds nothing that must be closed."""

@@ -3,43 +3,43 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
 
 from omegaconf import DictConfig, OmegaConf
 
 from embodied.config import fill_in
-from embodied.wiring import workers
+from embodied.wiring import build, workers
 from embodied.wiring.workers import Facts
 from scheduler.backends.base import Backend
 from scheduler.backends.local_backend import LocalBackend
-from scheduler.planning.schedule import Plan
+from scheduler.planning.schedule import Plan, StagePlan
 from scheduler.resources import Accelerator, Cluster, this_machine
 
 
-def cluster_of(config: DictConfig, device: str) -> Cluster:
-    """What there is to run on; a Ray cluster is joined, or started here. Afterwards the config's null numbers are filled in. Raises ClusterError."""
+@contextmanager
+def joined(config: DictConfig) -> Iterator[Cluster]:
+    """What there is to run on: a Ray cluster is joined, or started here, and left in the end. The config's null numbers are filled in. Raises ClusterError."""
     if config.cluster.kind == "ray":
         from scheduler.backends import ray_backend
 
         cluster = ray_backend.connect(config.cluster.address)
-        fill_in(config, cluster.cores)
-        return cluster
+        try:
+            fill_in(config, cluster.cores)
+            yield cluster
+        finally:
+            ray_backend.disconnect()
+        return
+    device = build.device(config)
     if not device.startswith("cuda"):
-        return this_machine()
+        yield this_machine()
+        return
     import torch
 
     index = torch.device(device).index or 0
-    return this_machine((Accelerator(f"cuda:{index}", torch.cuda.get_device_properties(index).total_memory),))
-
-
-def leave(config: DictConfig) -> None:
-    """Lets go of what `cluster_of` took."""
-    if config.cluster.kind == "ray":
-        from scheduler.backends import ray_backend
-
-        ray_backend.disconnect()
+    yield this_machine((Accelerator(f"cuda:{index}", torch.cuda.get_device_properties(index).total_memory),))
 
 
 class Here:
@@ -79,8 +79,8 @@ class OnRay:
         """Builds the processes that the plan asks for; those that are there stay where it asks for the same ones."""
         from scheduler.backends.ray_backend import RayBackend
 
-        hosts = self._wanted(plan)
-        if self.backend is not None and hosts != self._hosts:
+        hosts = self.wanted(plan)
+        if self.backend is not None and [_what(host) for host in hosts] != [_what(host) for host in self._hosts]:
             self.backend.close()
             self.backend = None
         if self.backend is None:
@@ -90,28 +90,45 @@ class OnRay:
         if self.backend is not None:
             self.backend.close()
 
-    def _wanted(self, plan: Plan) -> list[Any]:
-        from scheduler.backends.ray_backend import Host
-
+    def wanted(self, plan: Plan) -> list[Any]:
+        """The processes of a plan, each a scheduler.backends.ray_backend.Host."""
         nodes, sim = self._cluster.nodes, self._config.sim
         alone = {name: stage for name, stage in plan.stages.items() if name != "sim" and stage.processes}
         hosts = []
         if "sim" in self._names and (self.members > 1 or sim.workers):
             for number in range(self.members):
-                slots, processes = sim.slots // self.members, _part(sim.workers, number, self.members)
-                hosts.append(Host(("sim",), self._thunk(("sim",), (number, self.members), slots, processes), nodes[number % len(nodes)].name, max(1, processes)))
-        for number, (name, stage) in enumerate(sorted(alone.items())):
-            node = next((node.name for node in nodes for device in node.accelerators if device.name in stage.devices), nodes[(number + 1) % len(nodes)].name)
-            hosts.append(Host((name,), self._thunk((name,)), node, stage.threads, len(stage.devices)))
+                part = (number, self.members), sim.slots // self.members, _part(sim.workers, number, self.members)
+                hosts.append(self._host(("sim",), [StagePlan(threads=max(1, part[2]))], nodes[number % len(nodes)].name, *part))
+        for number, (name, stage) in enumerate(sorted(alone.items()), 1):
+            hosts += [self._host((name,), [stage], nodes[(number + at) % len(nodes)].name) for at in range(stage.processes)]
         rest = tuple(name for name in self._names if name not in alone and not any(name in host.stages for host in hosts))
         if rest:
-            devices = {device for name in rest if name in plan.stages for device in plan.stages[name].devices}
-            threads = max((plan.stages[name].threads for name in rest if name in plan.stages), default=1)
-            hosts.append(Host(rest, self._thunk(rest, slots=sim.slots, processes=sim.workers), nodes[0].name, threads, len(devices)))
+            hosts.append(self._host(rest, [plan.stages[name] for name in rest if name in plan.stages], nodes[0].name, (0, 1), sim.slots, sim.workers))
         return hosts
 
-    def _thunk(self, names: tuple[str, ...], share: tuple[int, int] = (0, 1), slots: int = 0, processes: int = 0) -> Any:
-        return partial(_there, os.getcwd(), OmegaConf.to_container(self._config), names, self._facts, share, slots, processes)
+    def _host(self, names: tuple[str, ...], stages: Sequence[StagePlan], node: str, share: tuple[int, int] = (0, 1), slots: int = 0, processes: int = 0) -> Any:
+        """node: where it goes unless a stage has an accelerator, which says so itself."""
+        from scheduler.backends.ray_backend import Host
+
+        held = next((device for stage in stages for device in stage.devices), None)
+        config = OmegaConf.to_container(self._config)
+        if held is not None:
+            node, index = held.split("/gpu:")
+            config["device"] = f"cuda:{index}"
+        make = partial(_there, os.getcwd(), config, names, self._facts, share, slots, processes)
+        return Host(names, make, node, max((stage.threads for stage in stages), default=1), int(held is not None))
+
+
+def device_of(config: DictConfig, cluster: Cluster) -> str:
+    """Where the policy runs: of a Ray cluster an accelerator where it has any and the config does not say cpu."""
+    if config.cluster.kind == "ray":
+        return "cuda" if cluster.accelerators and config.device != "cpu" else "cpu"
+    return build.device(config)
+
+
+def _what(host: Any) -> tuple:
+    """What makes it the same process (a thunk equals nothing but itself)."""
+    return host.stages, host.node, host.cores, host.accelerators
 
 
 def members(config: DictConfig, cluster: Cluster) -> int:

@@ -37,7 +37,7 @@ from scheduler.graph import GraphError, MacroGraph
 from scheduler.planning.explain import explained
 from scheduler.planning.schedule import Plan, PlanError
 from scheduler.profile import ProfileError
-from scheduler.resources import ClusterError
+from scheduler.resources import Cluster, ClusterError
 from scheduler.running.execute import Stopped
 
 
@@ -135,7 +135,7 @@ def run_folder(config: DictConfig, path: Path | None) -> Iterator[RunFolder]:
 class Parts:
     """Algorithm, policy and env of a config, checked against each other before the simulators start. A context manager: it ends the workers."""
 
-    def __init__(self, config: DictConfig, run: RunFolder | None = None, with_algorithm: bool = True, weights: Path | None = None) -> None:
+    def __init__(self, config: DictConfig, cluster: Cluster, run: RunFolder | None = None, with_algorithm: bool = True, weights: Path | None = None) -> None:
         torch.set_num_threads(1)  # some initialisers (QR) give other last bits on more threads
         self.algorithm, self.learner = build.algorithm(config) if with_algorithm else (None, {})
         if self.algorithm is not None and config.data and not self.algorithm.imitates:
@@ -150,8 +150,8 @@ class Parts:
             if self.algorithm.needs_reference and not self.policy.spec.distribution:
                 raise ConfigError(f"algorithm.kl_coef={self.algorithm.kl_coef}: policy={self.policy.spec.name} here gives densities, not a distribution over tokens; set algorithm.kl_coef=0")
         tasks, states = build.tasks_and_states(config, self.spec)
-        self.device = build.device(config)
-        self.cluster = deployment.cluster_of(config, self.device)
+        self.device = deployment.device_of(config, cluster)
+        self.cluster = cluster
         threads = scheduling.learn_threads(config, self.cluster)
         self.facts = Facts(self.spec, self.policy.spec, tuple(tasks), None if states is None else tuple(states), threads, weights and str(weights), with_algorithm)
         count = deployment.members(config, self.cluster)
@@ -192,10 +192,9 @@ class Parts:
         try:
             if self._deployed is not None:
                 self._deployed.close()
+        finally:
             if self.env is not None:
                 self.env.close()
-        finally:
-            deployment.leave(self._config)
 
 
 def graph_of(config: DictConfig, algorithm: Any) -> MacroGraph:

@@ -16,14 +16,14 @@ from embodied import graphs
 from embodied.config import ConfigError
 from embodied.stages.learn import streams
 from scheduler import profile as profiles
-from scheduler.backends.base import Backend, Item
+from scheduler.backends.base import Backend, Call, Item
 from scheduler.graph import MacroGraph
 from scheduler.planning.measure import calibrated, sample, trial, typical
 from scheduler.planning.plan import judged, plan
 from scheduler.planning.schedule import MODES, Plan, PlanError, Predicted, StagePlan, check, load, with_threads
 from scheduler.profile import ACCELERATORS, CORES, Point, Profile, ProfileError, Round, StageProfile
 from scheduler.resources import Cluster, this_machine
-from scheduler.running.execute import RoundResult
+from scheduler.running.execute import RoundResult, call
 
 TURNS = 12  # of the loop, measured for each number of slots
 GUESSED_TURNS = 100  # of an episode of an env without a step budget, until one has been seen
@@ -44,6 +44,9 @@ def fixed(config: DictConfig, graph: MacroGraph, cluster: Cluster, members: int)
         if found.slots != sim.slots and "sim" in found.stages:
             raise PlanError(f"{scheduler.file}: found {found.slots} slots, this run has {sim.slots}; set sim.slots={found.slots}")
         # The learner's threads can change the last bit of a matrix product, so they are the config's to say; the workers are running by now.
+        several = [f"{name} with {stage.processes}" for name, stage in found.stages.items() if stage.processes > 1 and name not in ("sim", "act")]
+        if several or any(stage.processes for name, stage in found.stages.items() if name != "sim") and config.cluster.kind != "ray":
+            raise PlanError(f"{scheduler.file}: found processes of their own for {', '.join(several) or 'stages other than sim'}; wanted cluster=ray for that, and one process for each of ref and learn")
         for stage, what, has, key in (("sim", "processes", sim.workers, "sim.workers"), ("learn", "threads", learn_threads(config, cluster), "scheduler.learn_threads")):
             planned = getattr(found.stages[stage], what) if stage in found.stages else has
             if planned != has:
@@ -82,9 +85,10 @@ def for_evaluation(config: DictConfig, cluster: Cluster, members: int) -> Plan:
 
 def stage_plan(name: str, config: DictConfig, cluster: Cluster) -> StagePlan:
     """Processes and threads of a stage where nothing is planned. On a cluster a learner whose weights may lag has a process of its own: it would hold up sampling else."""
-    learns = name in ("learn", "ref")
-    own = config.sim.workers if name == "sim" else int(name == "learn" and config.staleness > 0 and config.cluster.kind == "ray")
-    return StagePlan(processes=own, threads=learn_threads(config, cluster) if learns else 1)
+    learns, ray = name in ("learn", "ref"), config.cluster.kind == "ray"
+    own = config.sim.workers if name == "sim" else int(name == "learn" and config.staleness > 0 and ray)
+    devices = tuple(device.name for device in cluster.accelerators[:1]) if ray and name in ("act", "ref", "learn") and config.device != "cpu" else ()
+    return StagePlan(devices, own, learn_threads(config, cluster) if learns and not devices else 1)
 
 
 def _check_groups(groups: int, members: int) -> None:
@@ -191,23 +195,40 @@ def measure(config: DictConfig, parts: Any, graph: MacroGraph, backend: Backend,
     units = facts.threads if on == CORES else 1
     stages = {
         "sim": StageProfile(CORES, tuple(points["sim"]), begin_s=begin, most_units=config.sim.workers or 1),
-        "act": StageProfile(on, tuple(points["act"]), most_units=1),
+        "act": StageProfile(on, tuple(points["act"]), most_units=1, **_switch(backend, "act", on)),
     }
-    longest = (max(items, key=lambda item: item.about.chunks if item.about else 0),)
+    longest = (max(items, key=lambda item: item.about.chunks),)
     if "ref" in graph.stages:
-        longest, seconds, rows = _timed(backend, "ref", longest)
-        stages["ref"] = StageProfile(on, (Point(size, units, seconds * steps * size / rows),), most_units=units)
-    _, seconds, rows, passes = _timed(backend, "learn", longest)
-    whole, streaming = seconds * total * steps / rows * passes, streams(parts.algorithm, parts.learner["epochs"], parts.learner["minibatch"])
-    stages["learn"] = StageProfile(on, (Point(size, units, whole * size / total) if streaming else Point(total, units, whole),), streams=streaming, most_units=units)
+        longest, seconds, said = _timed(backend, "ref", longest)
+        point = Point(size, units, seconds * steps * size / said["rows"], said["peak"])
+        stages["ref"] = StageProfile(on, (point,), most_units=units, **_switch(backend, "ref", on))
+    _, seconds, said = _timed(backend, "learn", longest)
+    streaming = streams(parts.algorithm, parts.learner["epochs"], parts.learner["minibatch"])
+    learned = size if streaming else total  # items of one call
+    # At work it holds a micro-batch, whatever the round's size.
+    points_of_learn = (Point(learned, units, seconds * learned * steps / said["rows"] * said["passes"], said["peak"]),)
+    stages["learn"] = StageProfile(on, points_of_learn, streams=streaming, most_units=units, **_switch(backend, "learn", on))
+    edges = {f"{edge.source}->{edge.target}": said["row_bytes"] * steps for edge in graph.edges if edge.carries == "trajectory"}
     tell("measured: " + ", ".join(f"{name} {1e3 * stage.points[-1].seconds:.3g} ms for {stage.points[-1].items}" for name, stage in stages.items()))
-    return Profile(stages, Round(total, slots, (steps,), size), machine=machine())
+    return Profile(stages, Round(total, slots, (steps,), size), edges, machine())
 
 
-def _timed(backend: Backend, stage: str, items: tuple[Item, ...]) -> tuple[Any, ...]:
-    """(items as the stage hands them on, seconds, and what its trial says of itself)."""
+def _timed(backend: Backend, stage: str, items: tuple[Item, ...]) -> tuple[tuple[Item, ...], float, dict[str, Any]]:
+    """(items as the stage hands them on, seconds, what its trial says of itself)."""
     seconds, outcome = trial(backend, stage, items)
-    return (outcome.items or items, seconds, *outcome.reply.values())
+    return outcome.items or items, seconds, outcome.reply
+
+
+def _switch(backend: Backend, stage: str, on: str) -> dict[str, Any]:
+    """What a stage holds while it is loaded, and the seconds that bringing it in and away take (nothing on cores)."""
+    held = {"resident": backend.ask(stage, "resident")[0]}
+    if on == CORES:
+        return held
+    spent = {}
+    for kind in ("load", "unload", "load"):  # the first time it is there already
+        event = call(backend, Call(0, stage, kind, 0))
+        spent[f"{kind}_s"] = event.end - event.start
+    return held | spent
 
 
 def machine() -> str:

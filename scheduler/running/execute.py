@@ -211,6 +211,12 @@ class State:
         return RoundResult(number, sorted(at.items, key=lambda item: item.order), report, Timeline(), dict(self.weights))
 
 
+def _span(event: Event, flow: Flow) -> Span:
+    asked = event.call
+    device = "+".join(flow.devices.get(asked.stage, ())) or "cores"
+    return Span(asked.stage, asked.kind, asked.round, asked.group, event.start, event.end, len(event.outcome.items), device)
+
+
 def call(backend: Backend, asked: Call) -> Event:
     """One call by itself, while nothing else is in flight: its last event."""
     backend.submit(asked)
@@ -247,7 +253,7 @@ def execute(
             raise RuntimeError(f"nothing runs and nothing may run in round {state.done}; the flow {flow} is at fault")
         completed = []
         for event in backend.wait(block=call is None):
-            timeline.add(Span(event.call.stage, event.call.kind, event.call.round, event.call.group, event.start, event.end, len(event.outcome.items)))
+            timeline.add(_span(event, flow))
             if on_item is not None and event.call.stage == flow.source:
                 for item in event.outcome.items:
                     on_item(item)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,19 +75,19 @@ def test_an_evaluation_on_a_cluster_gives_the_rows_of_one_here(ray_nodes, serial
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    (["cluster=ray", "cluster.address=127.0.0.1:1"], "127.0.0.1:1"),
     (["cluster=kubernetes"], "local, ray"),
     (["cluster.address=auto"], "cluster=ray"),
-    (["cluster=ray", "sim.slots=4", "sim.workers=2", "scheduler=hybrid", "scheduler.groups=1"], "multiple of 2"),
+    ([*SPREAD, "scheduler.groups=1"], "multiple of 2"),
+    (["cluster=ray", "sim.slots=2", "sim.workers=3"], "sim.workers=2"),
 ])  # fmt: skip
-def test_a_cluster_that_cannot_be_used_is_one_line(arguments: list[str], said: str, request: pytest.FixtureRequest, tmp_path: Path, capsys) -> None:
-    if "scheduler.groups=1" in arguments:
-        request.getfixturevalue("ray_nodes")
-    elif "ray" in str(arguments):
-        import ray
-
-        if ray.is_initialized():
-            pytest.skip("this process has joined a Ray already, which is then the one")
+def test_a_cluster_that_cannot_be_used_is_one_line(arguments: list[str], said: str, ray_nodes, tmp_path: Path, capsys) -> None:
     assert train.main([*TOY, *arguments, f"output={tmp_path}"]) == 1
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
+
+
+def test_an_address_that_nothing_answers_at_is_one_line(tmp_path: Path) -> None:
+    """In a process of its own: this one may have joined a Ray already."""
+    command = [sys.executable, "-m", "embodied.train", *TOY, "cluster=ray", "cluster.address=127.0.0.1:1", f"output={tmp_path}"]
+    found = subprocess.run(command, capture_output=True, text=True)
+    assert found.returncode == 1 and "127.0.0.1:1" in found.stderr and found.stderr.count("\n") == 1
