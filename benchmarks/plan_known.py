@@ -1,6 +1,6 @@
 """Plans against the clock, with stages of known durations: is the chosen plan the fastest, and does it take what was predicted?
 
-    python benchmarks/plan_known.py [settings=0,1,...] [rounds=3] [output=outputs/plan_known.json]
+    python benchmarks/plan_known.py [settings=0,1,...] [overlap=only] [rounds=3] [output=outputs/plan_known.json]
 
 Sixteen settings: GPU simulators, CPU simulators, long tails, and five stages as PPO on text has them. An accelerator is stood in for by a
 thread that sleeps for the known time, a core by a process that does fixed work (`stand_ins.py`). Up to six distinct plans of each, the
@@ -12,14 +12,15 @@ from __future__ import annotations
 import json
 import statistics
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from embodied import graphs
 from scheduler.graph import MacroGraph
 from scheduler.planning.modes import candidates, searching
 from scheduler.planning.plan import judged, plan
-from scheduler.planning.schedule import MODES, Plan
-from scheduler.profile import Point, Profile, Round, StageProfile
+from scheduler.planning.schedule import MODES, Plan, StagePlan
+from scheduler.profile import ACCELERATORS, Point, Profile, Round, StageProfile
 from scheduler.resources import Accelerator, Cluster, Node
 from stand_ins import calibrated_loops, run
 
@@ -98,8 +99,22 @@ def measured(graph: MacroGraph, found: Plan, profile: Profile, machine: Cluster,
     return statistics.median(result.timeline.wall for result in results[1:])
 
 
+def overlap(rounds: int, rate: float) -> None:
+    """Two stages item by item against the same two with the whole round in turn: how much of what max(stage) allows is reached."""
+    for name, first, second in (("equal", gpu(0, 0.02), gpu(0, 0.02)), ("one to two", gpu(0, 0.01), gpu(0, 0.02)), ("simulator on a core", cpu(0.02), gpu(0, 0.02))):
+        profile = Profile({"generate": first, "learn": second}, Round(64, 1, (1,)))
+        own = [StagePlan(("sleeper:0",)) if first.on == ACCELERATORS else StagePlan(processes=1), StagePlan(("sleeper:1",), granule=1)]
+        plans = [Plan("disaggregated", 1, 1, {"generate": own[0], "learn": replace(own[1], granule=granule)}) for granule in (None, 1)]
+        turn, piped = (measured(chain("generate", "learn"), each, profile, cluster(2), rounds, rate) for each in plans)
+        allowed = (first.seconds(64, 1) + second.seconds(64, 1)) / max(first.seconds(64, 1), second.seconds(64, 1))
+        print(f"overlap, {name}: {turn:.3f} s in turn, {piped:.3f} s item by item: {turn / piped:.2f}x of {allowed:.2f}x, {100 * turn / piped / allowed:.1f} %", flush=True)
+
+
 def main(arguments: list[str]) -> int:
     own = dict(argument.split("=", 1) for argument in arguments)
+    if own.get("overlap") == "only":
+        overlap(int(own.get("rounds", 3)), calibrated_loops())
+        return 0
     every, rounds, rate = settings(), int(own.get("rounds", 3)), calibrated_loops()
     rows = []
     for index in map(int, own["settings"].split(",")) if "settings" in own else range(len(every)):
@@ -113,6 +128,7 @@ def main(arguments: list[str]) -> int:
         print(f"{index:2} {name:38} {row['mode']:13} {row['seconds']:6.3f} s, {100 * row['over_best']:+5.1f} % over the best of {len(plans)}, predicted {100 * row['error']:+5.1f} %: {row['plan']}", flush=True)
     for what, values in (("over the best", [row["over_best"] for row in rows]), ("prediction error", [abs(row["error"]) for row in rows])):
         print(f"{what}: median {100 * statistics.median(values):.1f} %, largest {100 * max(values):.1f} %")
+    overlap(rounds, rate)
     output = Path(own.get("output", "outputs/plan_known.json"))
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(rows, indent=2) + "\n")

@@ -1,6 +1,9 @@
 """The planner on real LIBERO with the small checkpoint: the chosen plan beside every other one, the bound, and how well it was predicted.
 
-    python benchmarks/plan_libero.py [iterations=4] [groups=2] [runs=0,2,3] [output=outputs/plan_libero]
+    python benchmarks/plan_libero.py [iterations=4] [groups=2] [runs=0,2,3] [together=false] [output=outputs/plan_libero]
+
+`together` are as many one-core runs at once as there are cores, which share nothing: what the cores really give when all of them work
+(they may be two threads of one, and share caches and memory), where the bound takes them to be independent.
 
 Every run has the same seed, so iteration by iteration every plan plays the same episodes and learns the same. The first iteration warms
 up and is left out. The bound is the work (seconds of everything on one core, one at a time) divided by the cores. About 15 minutes on 2 cores.
@@ -34,12 +37,25 @@ def rows_of(folder: Path) -> list[dict]:
     return [json.loads(line) for line in newest.read_text().splitlines()]
 
 
+def command(folder: Path, arguments: list[str], iterations: int, groups: int) -> list[str]:
+    run = [sys.executable, "-m", "embodied.train", "env=libero", "policy=openvla_oft", f"iterations={iterations}", f"groups={groups}", "checkpoints.every=1000"]
+    return [*run, "evaluation.before=false", "evaluation.after=false", f"output={folder}", *arguments]
+
+
 def train(folder: Path, arguments: list[str], iterations: int, groups: int) -> list[dict]:
-    command = [sys.executable, "-m", "embodied.train", "env=libero", "policy=openvla_oft", f"iterations={iterations}", f"groups={groups}", "checkpoints.every=1000"]
-    code = subprocess.run([*command, "evaluation.before=false", "evaluation.after=false", f"output={folder}", *arguments]).returncode
+    code = subprocess.run(command(folder, arguments, iterations, groups)).returncode
     if code:
         sys.exit(code)
     return rows_of(folder)
+
+
+def together(folder: Path, cores: int, iterations: int, groups: int) -> list[float]:
+    """Seconds an iteration of as many one-core runs at once as there are cores, divided by their number: nothing that shares the work could be quicker."""
+    commands = [command(folder / str(number), ["sim.slots=1", "sim.workers=0", "scheduler=collocated", "scheduler.learn_threads=1"], iterations, groups) for number in range(cores)]
+    running = [subprocess.Popen(each, stdout=subprocess.DEVNULL) for each in commands]
+    if any([each.wait() for each in running]):
+        sys.exit(1)
+    return [row["time"]["iteration_s"] / cores for number in range(cores) for row in rows_of(folder / str(number))[1:]]
 
 
 def main(arguments: list[str]) -> int:
@@ -54,6 +70,8 @@ def main(arguments: list[str]) -> int:
         errors = [abs(row["plan"]["error"]) for row in rows if "plan" in row]
         table[name] = {"seconds": [row["time"]["iteration_s"] for row in rows], "time": [row["time"] for row in rows], "errors": errors}
         print(f"{name}: {statistics.fmean(table[name]['seconds']):.2f} s an iteration", flush=True)
+    if own.get("together", "true") == "true":
+        table["together"] = {"seconds": together(output / "together", cores, iterations, groups), "errors": []}
     work = statistics.fmean(table["one core, all in turn"]["seconds"])
     bound, chosen = work / cores, statistics.fmean(table["auto"]["seconds"])
     for name, found in table.items():

@@ -36,6 +36,14 @@ def test_workers_and_plan_change_nothing(plan: tuple[str, str, str], oracle: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"], ids=["one-node", "two-nodes"])
+def test_a_ray_cluster_changes_nothing(workers: str, ray_nodes, oracle: Path, tmp_path: Path) -> None:
+    other = run(tmp_path, "cluster=ray", "sim.slots=2", f"sim.workers={workers}", "scheduler.mode=hybrid", "scheduler.groups=2")
+    assert episodes(other) == episodes(oracle)
+    assert_equal_to_the_bit(trained(other, 2), trained(oracle, 2))
+
+
+@pytest.mark.slow
 def test_a_run_cut_and_resumed_is_the_unbroken_one(oracle: Path, tmp_path: Path) -> None:
     folder = run(tmp_path, "iterations=1", "evaluation.after=false")
     assert run(tmp_path, "resume=auto", "iterations=2", "evaluation.after=true") == folder
