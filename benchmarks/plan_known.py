@@ -39,13 +39,15 @@ def cluster(accelerators: int) -> Cluster:
     return Cluster((Node("here", 2, 1 << 34, tuple(Accelerator(f"sleeper:{i}", 1 << 34) for i in range(accelerators))),))
 
 
-def chain(*names: str) -> MacroGraph:
+def chain(*names: str, weights: bool = True) -> MacroGraph:
+    """Stages one behind the other; weights: from the last back to the first."""
     graph = MacroGraph()
     for name in names:
         graph.stage(name, None, "item")
     for one, two in zip(names, names[1:]):
         graph.edge(one, two, carries="item", capacity=4)
-    graph.edge(names[-1], names[0], carries="weights", lag=0)
+    if weights:
+        graph.edge(names[-1], names[0], carries="weights", lag=0)
     return graph
 
 

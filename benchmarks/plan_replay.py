@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from embodied import graphs
+from plan_known import chain
 from scheduler.graph import MacroGraph
 from scheduler.planning.plan import plan
 from scheduler.planning.schedule import MODES, PlanError
@@ -67,33 +68,18 @@ def six_stages(items: int) -> Profile:
     return replace(found, stages={**found.stages, "reward": reward, "ref": ref, "values": values})
 
 
-def text_graph() -> MacroGraph:
-    graph = chain("generate", "ref", "learn")
-    graph.edge("learn", "generate", carries="weights", lag=0)
-    return graph
-
-
 def six_graph(lag: int = 0) -> MacroGraph:
-    graph = chain("sim", "reward", "ref", "values", "learn")
+    graph = chain("sim", "reward", "ref", "values", "learn", weights=False)
     graph.stage("act", None, "item")
     graph.loop("sim", "act")
     graph.edge("learn", "act", carries="weights", lag=lag)
     return graph
 
 
-def chain(*names: str) -> MacroGraph:
-    graph = MacroGraph()
-    for name in names:
-        graph.stage(name, None, "item")
-    for one, two in zip(names, names[1:]):
-        graph.edge(one, two, carries="item", capacity=4)
-    return graph
-
-
 SETTINGS = [
     *((f"ManiSkill-like, {n} devices", graphs.reinforcement(), maniskill_like(256 * n // 8), n, "hybrid") for n in (8, 16, 32)),
     *((f"LIBERO-like, {n} devices", graphs.reinforcement(), libero_like(512), n, "collocated") for n in (8, 16, 32)),
-    ("long-tailed text, 64 devices", text_graph(), long_tailed_text(512), 64, "depends on length and roles"),
+    ("long-tailed text, 64 devices", chain("generate", "ref", "learn"), long_tailed_text(512), 64, "depends on length and roles"),
 ]
 
 

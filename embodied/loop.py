@@ -175,7 +175,7 @@ class Rows:
 
 def log_round(result: RoundResult, logs: Logs, planner: Any) -> None:
     """One row of metrics, the rows of the round's episodes, the timeline of the round, the progress line."""
-    done, seconds, wall = result.number + 1, result.timeline.busy(), result.timeline.wall
+    done, seconds, wall = result.number + 1, result.timeline.busy(), result.took
     played = [item.about for item in result.items if item.about is not None]
     row: dict[str, Any] = {"learn": result.report, **planner.compare(result, [each.chunks for each in played])}
     success = steps_per_s = mean_return = None

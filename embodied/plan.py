@@ -21,7 +21,7 @@ from embodied.config import ConfigError, compose, refuse_unused
 from embodied.runs.folder import RunFolder
 from embodied.runs.gantt import write_png
 from embodied.runs.progress import Progress
-from embodied.wiring import build, programs, scheduling
+from embodied.wiring import build, measuring, programs
 from embodied.wiring.deployment import joined
 from embodied.wiring.training import Training
 from scheduler.planning.explain import bottleneck, memory_lines, plan_table, seconds, stage_table
@@ -46,7 +46,7 @@ def show(arguments: Sequence[str]) -> None:
     refuse_unused(config, "plan", UNUSED)
     graph = programs.graph_of(config, build.algorithm(config)[0])
     cluster = cluster_of(own.get("cluster", "local"))
-    profile = scheduling.covering(scheduling.known_profile(config, this_machine()) or measured(config), graph, config)
+    profile = measuring.covering(measuring.known_profile(config, this_machine()) or measured(config), graph, config)
     groups = None if config.scheduler.groups is None else [config.scheduler.groups]
     here = own.get("cluster", "local") == "local" and "profile" not in own
     chosen = plan(graph, profile, cluster, config.scheduler.mode, groups, config.sim.workers if here else None)

@@ -112,6 +112,11 @@ class Profile:
     round: Round
     edges: Mapping[str, int] = field(default_factory=dict)  # "sim->learn": bytes of one item
     machine: str = ""  # where it was measured, in words
+    call_s: float = 0.0  # seconds of the caller for each call, beyond the stage's own
+
+    def __post_init__(self) -> None:
+        if not _number(self.call_s, MOST_SECONDS):
+            raise ProfileError(f"found call_s={self.call_s!r}, wanted seconds from 0 to {MOST_SECONDS:.0e}")
 
     def stage(self, name: str) -> StageProfile:
         if name not in self.stages:
@@ -147,7 +152,7 @@ def of_json(found: Any) -> Profile:
         stages[name] = _made(f"stages.{name}", {**stage, "points": points}, StageProfile)
     round_ = _checked("round", top["round"], Round)
     turns = round_.get("turns", [1])
-    return Profile(stages, _made("round", {**round_, "turns": tuple(turns) if isinstance(turns, list) else (turns,)}, Round), _checked_map("edges", top.get("edges", {})), str(top.get("machine", "")))
+    return Profile(stages, _made("round", {**round_, "turns": tuple(turns) if isinstance(turns, list) else (turns,)}, Round), _checked_map("edges", top.get("edges", {})), str(top.get("machine", "")), top.get("call_s", 0.0))
 
 
 def whole(value: Any, least: int, most: int = MOST_ITEMS) -> bool:

@@ -15,11 +15,12 @@ import torch
 from embodied import seeding
 from embodied.learning.residence import Lease, Residence, footprint
 from embodied.learning.weights import Versions
+from embodied.stages.inline import Inline
 from embodied.stages.sim import Observations
 from scheduler.backends.base import Call, Outcome
 
 
-class ActStage:
+class ActStage(Inline):
     def __init__(self, policy: Any, tokens: int, seed: int, stream: str = "train", greedy: bool = False, rows: int = 1, threads: int | None = None, residence: Residence | None = None, lag: int = 0) -> None:
         """tokens: L of one chunk. rows: the fixed batch size of one forward. residence: of the policy, where a lease brings it to its device.
 
@@ -29,7 +30,7 @@ class ActStage:
             raise ValueError(f"found act_rows={rows}, wanted at least 1 row per forward")
         self._policy, self._tokens, self._seed = policy, tokens, seed
         self._rows, self._threads = rows, threads
-        self._lease = Lease([residence])
+        self.lease = Lease([residence])
         self._versions = Versions(keep=lag + 1)
         self.assign(stream, greedy)
 
@@ -55,22 +56,13 @@ class ActStage:
             chunks = [self._act(observation, noise, start, min(start + self._rows, count)) for start in range(0, count, self._rows)]
         return Outcome(_join(chunks))
 
-    def ready(self, timeout: float | None) -> list:
-        return []
-
-    def load(self) -> None:
-        self._lease.take()
-
     def unload(self) -> None:
-        self._lease.release()
+        self.lease.release()
         self._versions.to("cpu")
 
     def resident(self) -> int:
         """Bytes it holds while loaded."""
         return footprint(self._policy)
-
-    def close(self) -> None:
-        """Holds nothing that must be closed."""
 
     def _act(self, observation: dict[str, Any], noise: np.ndarray | None, start: int, stop: int) -> Any:
         index = np.minimum(np.arange(start, start + self._rows), stop - 1)

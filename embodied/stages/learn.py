@@ -23,6 +23,7 @@ from embodied.learning.data import Batch, Trajectory
 from embodied.learning.gather import Gather
 from embodied.learning.residence import Lease, OptimizerResidence, Peak, Residence, footprint
 from embodied.runs import checkpoint
+from embodied.stages.inline import Inline
 from scheduler.backends.base import Call, Outcome
 
 
@@ -36,7 +37,7 @@ class LearnerSettings:
     rounds: int  # of the run
 
 
-class LearnStage:
+class LearnStage(Inline):
     def __init__(
         self, policy: Any, algorithm: Algorithm, optimizer: Any, settings: LearnerSettings, seed: int, threads: int | None = None,
         lag: int | None = None, residences: Sequence[Residence | OptimizerResidence] = (),
@@ -44,7 +45,7 @@ class LearnStage:
         """optimizer: learning.optimizers.Optimizer. lag: versions that sampling may lie behind, where it has weights of its own; None = it
         shares this policy. residences: what a lease brings to the device."""
         self.policy, self.algorithm, self.optimizer, self.settings = policy, algorithm, optimizer, settings
-        self._seed, self._threads, self._lag, self._lease = seed, threads, lag, Lease(residences)
+        self._seed, self._threads, self._lag, self.lease = seed, threads, lag, Lease(residences)
         self.streams = streams(algorithm, settings.epochs, settings.minibatch)
         self._sums = Accumulator(policy, algorithm, optimizer, settings.microbatch, settings.grad_clip, decoupled=bool(lag))
         self._items: list[Any] = []  # of the round; without their inputs where they have been learned from
@@ -65,23 +66,11 @@ class LearnStage:
         report = self._update(call.round)
         return Outcome(report, weights=None if self._lag is None else self._publish(call.round + 1))
 
-    def ready(self, timeout: float | None) -> list:
-        return []
-
-    def load(self) -> None:
-        self._lease.take()
-
-    def unload(self) -> None:
-        self._lease.release()
-
     def abandon(self) -> None:
         """Forgets the round: it is begun again."""
         self._items = []
         self._groups.clear()
         self._sums.begin()
-
-    def close(self) -> None:
-        """Holds nothing that must be closed."""
 
     def save(self, folder: Path, iterations: int, keep: int) -> None:
         """folder/step_<iterations>: the policy, the optimizer to the bit, how far the run has come, and older weights that are still sampled with."""

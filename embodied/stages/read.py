@@ -14,10 +14,11 @@ import torch
 from embodied import seeding
 from embodied.learning.batching import labelled, select
 from embodied.learning.data import Batch
+from embodied.stages.inline import Inline
 from scheduler.backends.base import Call, Item, Outcome
 
 
-class ReadStage:
+class ReadStage(Inline):
     def __init__(self, rows: Batch, per_round: int, seed: int) -> None:
         """rows: every row there is (`demonstration_rows`). per_round: rows a round."""
         self._rows, self._per_round, self._seed = rows, min(per_round, rows.rows), seed
@@ -27,18 +28,6 @@ class ReadStage:
         first = call.round * self._per_round
         index = [self._row(place) for place in range(first, first + self._per_round)]
         return Outcome(None, (Item(0, select(self._rows, torch.tensor(index))),))
-
-    def ready(self, timeout: float | None) -> list:
-        return []
-
-    def load(self) -> None:
-        """Reads from host memory: nothing to bring to a device."""
-
-    def unload(self) -> None:
-        """Nothing to take away, as in `load`."""
-
-    def close(self) -> None:
-        """Holds nothing that must be closed."""
 
     def _row(self, place: int) -> int:
         lap, within = divmod(place, self._rows.rows)

@@ -14,13 +14,14 @@ from embodied.learning.algorithms.base import Algorithm
 from embodied.learning.data import Trajectory
 from embodied.learning.gather import Gather
 from embodied.learning.residence import Lease, Peak, Residence, footprint
-from scheduler.backends.base import Call, Item, Outcome
+from embodied.stages.inline import Inline
+from scheduler.backends.base import Call, Outcome
 
 
-class RefStage:
+class RefStage(Inline):
     def __init__(self, policy: Any, algorithm: Algorithm, threads: int | None = None, residence: Residence | None = None) -> None:
         """policy: the run's start; it is not changed. residence: of the policy, where a lease brings it to its device."""
-        self._policy, self._algorithm, self._threads, self._lease = policy, algorithm, threads, Lease([residence])
+        self._policy, self._algorithm, self._threads, self.lease = policy, algorithm, threads, Lease([residence])
         self._gather = Gather(algorithm.group_size)
 
     def start(self, call: Call) -> Outcome:
@@ -37,15 +38,6 @@ class RefStage:
             items += group
         return Outcome(items=tuple(items))
 
-    def ready(self, timeout: float | None) -> list:
-        return []
-
-    def load(self) -> None:
-        self._lease.take()
-
-    def unload(self) -> None:
-        self._lease.release()
-
     def abandon(self) -> None:
         """Forgets the round: it is begun again."""
         self._gather.clear()
@@ -53,9 +45,6 @@ class RefStage:
     def resident(self) -> int:
         """Bytes it holds while loaded."""
         return footprint(self._policy)
-
-    def close(self) -> None:
-        """Holds nothing that must be closed."""
 
     @torch.no_grad()
     def _referenced(self, trajectory: Trajectory) -> Trajectory:

@@ -84,7 +84,7 @@ class OnRay:
             self.backend.close()
             self.backend = None
         if self.backend is None:
-            self.backend, self._hosts = RayBackend(hosts, plan.slot_groups, self._config.sim.start_timeout), hosts
+            self.backend, self._hosts = RayBackend(hosts, plan.slot_groups, self._config.sim.timeout), hosts
 
     def close(self) -> None:
         if self.backend is not None:

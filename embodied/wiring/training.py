@@ -13,7 +13,7 @@ from embodied.runs import checkpoint
 from embodied.runs.folder import RunFolder
 from embodied.runs.metrics import EpisodeLog
 from embodied.runs.progress import Progress
-from embodied.wiring import programs, scheduling
+from embodied.wiring import measuring, programs, scheduling
 from embodied.wiring.programs import Parts, graph_of
 from scheduler.backends.base import Backend, StageLost
 from scheduler.planning.schedule import Plan
@@ -45,7 +45,7 @@ class Training:
         config = self._config
         chosen = scheduling.fixed(config, self.planner.graph, self._parts.cluster, self.deployment.members)
         if chosen is None:
-            known = scheduling.covering(scheduling.known_profile(config, self._parts.cluster) or self.measured(progress), self.planner.graph, config)
+            known = measuring.covering(measuring.known_profile(config, self._parts.cluster) or self.measured(progress), self.planner.graph, config)
             size = self._parts.algorithm.group_size
             self.planner.profile = replace(known, round=replace(known.round, items=config.groups * size, slots=config.sim.slots, group=size))
             chosen = self.planner.choose()
@@ -69,14 +69,14 @@ class Training:
         """This machine's profile, kept for the next run of the config."""
         print("measuring the stages", flush=True)
         self.deployment.place(scheduling.to_measure(self._config, self.planner.graph, self._parts.cluster, self.deployment.members))
-        self.planner.profile = scheduling.measure(self._config, self._parts, self.planner.graph, self.backend, progress.note)
+        self.planner.profile = measuring.measure(self._config, self._parts, self.planner.graph, self.backend, progress.note)
         self.keep_profile()
         return self.planner.profile
 
     def keep_profile(self) -> None:
         """Saves the profile for the next run of this config on this machine, unless one was given."""
         if self.planner.profile is not None and self._config.scheduler.profile is None:
-            path = scheduling.saved_profile(self._config, self._parts.cluster)
+            path = measuring.saved_profile(self._config, self._parts.cluster)
             path.parent.mkdir(parents=True, exist_ok=True)
             self.planner.profile.save(path)
 

@@ -105,6 +105,18 @@ class StageWorker(Protocol):
     def close(self) -> None: ...
 
 
+def close_all(stages: Iterable[StageWorker]) -> None:
+    """Closes every stage, also when one of them fails to; the first failure is raised at the end."""
+    failure: Exception | None = None
+    for stage in stages:
+        try:
+            stage.close()
+        except Exception as error:  # the others must still be closed
+            failure = failure or error
+    if failure is not None:
+        raise failure
+
+
 class Backend(Protocol):
     def submit(self, call: Call) -> None: ...
 

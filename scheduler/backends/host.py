@@ -18,7 +18,7 @@ from multiprocessing.connection import wait as wait_for
 from queue import SimpleQueue
 from typing import Any, Callable, Mapping
 
-from scheduler.backends.base import Call, Outcome, StageLost, StageWorker
+from scheduler.backends.base import Call, Outcome, StageLost, StageWorker, close_all
 
 SLICE = 1.0  # seconds after which stages that are waited for are looked at though nothing came in: they notice their own timeouts then
 TURN = 0.05  # seconds at a time for a stage whose work is done in `ready`
@@ -119,7 +119,7 @@ class StageThread:
 
     def close(self) -> SimpleQueue:
         """Closes every stage, also when one fails to; the first failure is told."""
-        return self.do("", self._close)
+        return self.do("", lambda: close_all(self._stages.values()))
 
     def _post(self, command: Callable[[], None]) -> None:
         self._commands.append(command)
@@ -226,13 +226,3 @@ class StageThread:
     def _drop(self, stage: str) -> None:
         for key in [key for key, running in self._running.items() if running.call.stage == stage]:
             self._running.pop(key).box.put(Told(None, None, 0.0))
-
-    def _close(self) -> None:
-        failure: Exception | None = None
-        for stage in self._stages.values():
-            try:
-                stage.close()
-            except Exception as error:  # the others must still be closed
-                failure = failure or error
-        if failure is not None:
-            raise failure

@@ -7,7 +7,7 @@ from collections import deque
 from multiprocessing.connection import wait as wait_for
 from typing import Any, Mapping
 
-from scheduler.backends.base import Call, Event, Outcome, StageWorker
+from scheduler.backends.base import Call, Event, Outcome, StageWorker, close_all
 
 SLICE = 1.0  # seconds after which stages that are waited for together are looked at though nothing came in: they notice their own timeouts then
 
@@ -66,15 +66,7 @@ class LocalBackend:
         return set()
 
     def close(self) -> None:
-        """Closes every stage, also when one of them fails to; the first failure is raised at the end."""
-        failure: Exception | None = None
-        for stage in self._stages.values():
-            try:
-                stage.close()
-            except Exception as error:  # the others must still be closed
-                failure = failure or error
-        if failure is not None:
-            raise failure
+        close_all(self._stages.values())
 
     def _outstanding_stages(self) -> list[str]:
         return sorted({call.stage for call, _ in self._started.values()})

@@ -19,14 +19,14 @@ from scheduler.timeline import Timeline
 SEEN = 3  # iterations that the mean is taken of, with lag
 
 
-def judged(graph: MacroGraph, candidate: Plan, profile: Profile, cluster: Cluster, overhead: float = 0.0) -> Plan:
-    """The plan with what it is predicted to take. overhead: seconds of the caller per call."""
+def judged(graph: MacroGraph, candidate: Plan, profile: Profile, cluster: Cluster) -> Plan:
+    """The plan with what it is predicted to take."""
     lag = candidate.flow(graph).lag or 0
     if lag:
-        results = rehearse(graph, candidate, profile, cluster, 2 * lag + 1 + SEEN, overhead=overhead)
+        results = rehearse(graph, candidate, profile, cluster, 2 * lag + 1 + SEEN)
         took, busy = steady([result.timeline for result in results], lag)
     else:  # What is reloaded begins a round with what the one before has left loaded.
-        timeline = rehearse(graph, candidate, profile, cluster, 1 if candidate.together is None else 2, overhead=overhead)[-1].timeline
+        timeline = rehearse(graph, candidate, profile, cluster, 1 if candidate.together is None else 2)[-1].timeline
         took, busy = timeline.wall, timeline.busy()
     return replace(candidate, predicted=predicted(graph, candidate, took, busy, profile, cluster))
 

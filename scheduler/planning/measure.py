@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, replace
-from typing import Any, Mapping, Sequence
+from typing import Mapping, Sequence
 
 from scheduler.backends.base import Backend, Call, Item, Outcome
 from scheduler.profile import Profile, StageProfile
@@ -25,11 +25,12 @@ class Sampled:
     step: list[float]
     answer: list[float]
     items: list[Item]  # of episodes that ended meanwhile
+    call_s: float  # seconds for each call that were none of a stage's, with one slot group in flight
 
 
 def sample(flow: Flow, backend: Backend, turns: int) -> Sampled:
     """Runs the loop's first turn and `turns` more, then lets what is in flight end. The round stays unfinished."""
-    state = State(replace(flow, links=(), lag=None), 0, 1)
+    state, begun, within, calls = State(replace(flow, links=(), lag=None), 0, 1), backend.now(), 0.0, 0
     begin, step, answer, items, asked = 0.0, [], [], [], 0
     while True:
         call = state.next_call() if asked <= turns or state.running else None
@@ -39,13 +40,15 @@ def sample(flow: Flow, backend: Backend, turns: int) -> Sampled:
             else:
                 asked += 1
         if call is None and not state.running:
-            return Sampled(begin, step, answer, items)
+            between = (backend.now() - begun - within) / max(1, calls)
+            return Sampled(begin, step, answer, items, max(0.0, between))
         if call is not None:
             state.submitted(call)
             backend.submit(call)
         for event in backend.wait(block=call is None):
             seconds = event.end - event.start
             items += event.outcome.items
+            within, calls = within + seconds, calls + event.outcome.done
             if event.call.stage == flow.partner:
                 answer.append(seconds)
             elif event.call.payload is None:

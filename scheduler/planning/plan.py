@@ -26,8 +26,8 @@ CLOSE = 1.15  # ... unless the rules put them further behind the best
 WIDER = (1.0, 1.5, 3.0, math.inf)  # bounds within which the best of a mode is looked for, one after the other
 
 
-def plan(graph: MacroGraph, profile: Profile, cluster: Cluster, mode: str = "auto", slot_groups: Sequence[int] | None = None, processes: int | None = None, overhead: float = 0.0, apart: bool = False) -> Plan:
-    """The plan with the least predicted seconds per iteration. mode: "auto" or one of MODES. overhead: seconds of the caller per call.
+def plan(graph: MacroGraph, profile: Profile, cluster: Cluster, mode: str = "auto", slot_groups: Sequence[int] | None = None, processes: int | None = None, apart: bool = False) -> Plan:
+    """The plan with the least predicted seconds per iteration. mode: "auto" or one of MODES.
 
     slot_groups: the numbers to choose from; None = every usual one that divides. processes: of a source on cores, where they are given.
     apart: any stage may have processes of its own. Then, with lag, the last one is also tried where it does not hold up sampling.
@@ -49,7 +49,7 @@ def plan(graph: MacroGraph, profile: Profile, cluster: Cluster, mode: str = "aut
     laid_out = [candidate.plan for candidate in _distinct(chosen)]
     if apart and lag:
         laid_out += [other for other in (standing_apart(each, graph) for each in laid_out) if other is not None]
-    plans = sorted((judged(graph, each, profile, cluster, overhead) for each in laid_out), key=lambda p: p.predicted.iteration_s)
+    plans = sorted((judged(graph, each, profile, cluster) for each in laid_out), key=lambda p: p.predicted.iteration_s)
     rejected = [Rejected(p.mode, p.reason, p.predicted.iteration_s, _slower(p, plans[0])) for p in plans[1:]]
     for name in MODES if mode == "auto" else ():
         if not found[name]:

@@ -51,12 +51,12 @@ class Setting:
         return plain * math.exp(random.Random(f"{self.seed}/{stage}/{call.number}").gauss(0.0, sigma) - sigma * sigma / 2)
 
 
-def rehearse(graph: MacroGraph, plan: Plan, profile: Profile, cluster: Cluster, rounds: int = 1, seed: int = 0, overhead: float = 0.0) -> list[RoundResult]:
-    """Rounds 0 to `rounds` - 1 of the plan, with their timelines. overhead: seconds of the caller per call."""
+def rehearse(graph: MacroGraph, plan: Plan, profile: Profile, cluster: Cluster, rounds: int = 1, seed: int = 0) -> list[RoundResult]:
+    """Rounds 0 to `rounds` - 1 of the plan, with their timelines."""
     bundle = bundle_of(plan, profile, graph.order()[0])
     stages = stages_of(graph, plan, profile, cluster, seed, bundle)
     placed = {name: replace(stage, granule=stage.granule and stage.granule // bundle) for name, stage in plan.stages.items()}
-    return list(execute(replace(plan, stages=placed).flow(graph), VirtualBackend(stages, cluster.cores, overhead), 0, rounds))
+    return list(execute(replace(plan, stages=placed).flow(graph), VirtualBackend(stages, cluster.cores, profile.call_s), 0, rounds))
 
 
 def bundle_of(plan: Plan, profile: Profile, source: str) -> int:

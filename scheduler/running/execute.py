@@ -33,6 +33,7 @@ class RoundResult:
     items: list[Item]  # what the source emitted, in ledger order; without the payload where another stage has had it
     report: Any  # what the sink's update returned; None without a sink
     timeline: Timeline
+    took: float = 0.0  # seconds of the iteration: of the timeline, or with lag since the update before, as rounds overlap then
     weights: dict[int, Sequence[Any]] = field(default_factory=dict)  # the versions that later rounds may sample with, where they travel
 
 
@@ -208,7 +209,7 @@ class State:
         self.done = number + 1
         for version in [v for v in self.weights if v < version_for(self.done, self.flow.lag or 0, self._oldest)]:
             del self.weights[version]
-        return RoundResult(number, sorted(at.items, key=lambda item: item.order), report, Timeline(), dict(self.weights))
+        return RoundResult(number, sorted(at.items, key=lambda item: item.order), report, Timeline(), 0.0, dict(self.weights))
 
 
 def _span(event: Event, flow: Flow) -> Span:
@@ -239,13 +240,14 @@ def execute(
 
     weights: the versions that are known at the start, where the stage that works with them does not share the learner's memory.
     on_item: sees each item of the source as it comes.
-    Raises Stopped between calls once `stop()` is true, and whatever a stage raised.
+    Raises Stopped between calls once `stop()` is true and no update runs, and whatever a stage raised.
     """
-    state, timeline = State(flow, first, last, weights), Timeline()
+    state, timeline, before = State(flow, first, last, weights), Timeline(), backend.now()
     while not state.finished:
-        if stop():
+        stopping = stop()
+        if stopping and not any(call.kind == "update" for call in state.running.values()):  # what is half updated belongs to no round
             raise Stopped(state.done)
-        call = state.next_call()
+        call = None if stopping else state.next_call()
         if call is not None:
             state.submitted(call)
             backend.submit(call)
@@ -262,5 +264,7 @@ def execute(
                 completed.append(result)
         for result in completed:
             result.timeline = timeline.of_round(result.number)
+            ended = max((span.end for span in result.timeline.spans), default=before)
+            result.took, before = (ended - before if flow.lag else result.timeline.wall), ended
             timeline = Timeline([span for span in timeline.spans if span.round > result.number])
             yield result

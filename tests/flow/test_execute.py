@@ -118,6 +118,16 @@ def test_stop_names_the_first_round_without_an_update() -> None:
     assert stopped.value.round == 2
 
 
+def test_a_stop_waits_for_the_update_that_runs_and_begins_nothing_meanwhile() -> None:
+    """Else the learner's state would be that of no round."""
+    backend, done = ScriptedBackend(PLACES, turns=2, seed=1), []
+    with pytest.raises(Stopped) as stopped:
+        for result in execute(flow(3, None, lag=1), backend, 0, 9, stop=lambda: backend.log and backend.log[-1].kind == "update"):
+            done.append(result.number)
+    assert done == [0] and stopped.value.round == 1
+    assert backend.log[-1].kind == "update"
+
+
 def test_a_channel_that_is_full_of_later_items_does_not_block_the_earlier_one() -> None:
     channel = Channel(granule=1, capacity=1)
     for place in (3, 2, 1):

@@ -178,6 +178,13 @@ def test_a_round_samples_with_the_version_that_is_lag_updates_older_whatever_has
             assert all(call.version == max(call.round - lag, run.case.first) <= done for call, done in turns(run)), run.case
 
 
+def test_with_lag_the_iterations_take_together_what_the_run_took(runs: list[Recording]) -> None:
+    for run in runs:
+        if run.case.flow.lag and run.results:
+            last = max(span.end for result in run.results for span in result.timeline.spans)
+            assert sum(result.took for result in run.results) == pytest.approx(last), run.case
+
+
 def test_lag_zero_starts_no_turn_of_a_round_before_the_update_of_the_one_before(runs: list[Recording]) -> None:
     for run in runs:
         if run.case.flow.lag == 0 and run.case.flow.sink is not None:

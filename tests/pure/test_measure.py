@@ -22,16 +22,21 @@ PROFILE = Profile({
 }, Round(8, 2, (20,)))  # fmt: skip
 
 
-def sampled(turns: int):
+def sampled(turns: int, overhead: float = 0.0):
     laid_out = Plan("collocated", 2, 1, {"sim": StagePlan(processes=2), "act": StagePlan()})
     graph = graphs.evaluation()
-    return sample(laid_out.flow(graph), VirtualBackend(stages_of(graph, laid_out, PROFILE, CLUSTER), 2), turns)
+    return sample(laid_out.flow(graph), VirtualBackend(stages_of(graph, laid_out, PROFILE, CLUSTER), 2, overhead), turns)
 
 
 def test_a_sample_of_the_loop_gives_the_seconds_of_each_call() -> None:
     found = sampled(5)
     assert found.begin == pytest.approx(0.2)
     assert found.step == pytest.approx([0.6] * 5) and found.answer == pytest.approx([0.15] * 5)
+
+
+def test_a_sample_tells_the_seconds_that_are_none_of_a_stages() -> None:
+    assert sampled(5, overhead=0.25).call_s == pytest.approx(0.25)
+    assert sampled(5).call_s == pytest.approx(0.0)
 
 
 def test_a_sample_longer_than_the_round_ends_with_the_round() -> None:

@@ -186,8 +186,8 @@ def test_stages_on_devices_of_their_own_load_once():
 
 def test_the_executors_own_time_is_spent_on_every_call():
     # One item of one turn: begin, act, step, granule, update are five calls.
-    found = Profile({"sim": takes(2), "act": takes(1), "learn": takes(4)}, Round(1))
-    assert timeline(found, plan(), overhead=0.25).spans[-1].end == pytest.approx(7 + 5 * 0.25)
+    found = Profile({"sim": takes(2), "act": takes(1), "learn": takes(4)}, Round(1), call_s=0.25)
+    assert timeline(found, plan()).spans[-1].end == pytest.approx(7 + 5 * 0.25)
 
 
 def spread(seed: int) -> float:
