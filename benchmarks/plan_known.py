@@ -98,7 +98,7 @@ def _key(found: Plan) -> tuple:
 def measured(graph: MacroGraph, found: Plan, profile: Profile, machine: Cluster, rounds: int, rate: float) -> float:
     """Median seconds of a round; the first warms up."""
     results = run(graph, found, profile, machine, rounds + 1, rate)
-    return statistics.median(result.timeline.wall for result in results[1:])
+    return statistics.median(result.took for result in results[1:])
 
 
 def overlap(rounds: int, rate: float) -> None:
@@ -112,10 +112,23 @@ def overlap(rounds: int, rate: float) -> None:
         print(f"overlap, {name}: {turn:.3f} s in turn, {piped:.3f} s item by item: {turn / piped:.2f}x of {allowed:.2f}x, {100 * turn / piped / allowed:.1f} %", flush=True)
 
 
+def asynchrony(rounds: int, rate: float) -> None:
+    """Sampling and learning on devices of their own, with the newest weights and with those of one update ago."""
+    stages = {"sim": gpu(0.01, 0.0005), "act": gpu(0.004, 0.001), "learn": gpu(0.02, 0.015, streams=False)}
+    profile, seconds = Profile(stages, Round(24, 24, (20,))), []
+    for lag in (0, 1):
+        graph = graphs.reinforcement(lag=lag)
+        chosen = plan(graph, profile, cluster(2))
+        seconds.append(measured(graph, chosen, profile, cluster(2), rounds + 2 * lag, rate))
+        print(f"lag {lag}: {seconds[-1]:.3f} s an iteration, predicted {100 * (chosen.predicted.iteration_s / seconds[-1] - 1):+.1f} %: {chosen.reason}", flush=True)
+    print(f"lag 1 is {seconds[0] / seconds[1]:.2f}x as quick")
+
+
 def main(arguments: list[str]) -> int:
     own = dict(argument.split("=", 1) for argument in arguments)
     if own.get("overlap") == "only":
         overlap(int(own.get("rounds", 3)), calibrated_loops())
+        asynchrony(int(own.get("rounds", 3)), calibrated_loops())
         return 0
     every, rounds, rate = settings(), int(own.get("rounds", 3)), calibrated_loops()
     rows = []
@@ -131,6 +144,7 @@ def main(arguments: list[str]) -> int:
     for what, values in (("over the best", [row["over_best"] for row in rows]), ("prediction error", [abs(row["error"]) for row in rows])):
         print(f"{what}: median {100 * statistics.median(values):.1f} %, largest {100 * max(values):.1f} %")
     overlap(rounds, rate)
+    asynchrony(rounds, rate)
     output = Path(own.get("output", "outputs/plan_known.json"))
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(rows, indent=2) + "\n")

@@ -1,10 +1,11 @@
-"""OpenVLAOFT as a Policy, on a freshly made small checkpoint of the true layout."""
+"""OpenVLAOFT and OpenVLA as Policies, on a freshly made small checkpoint of the true layout, which either can read."""
 
 import numpy as np
 import pytest
 import torch
 
 from policies.base import Policy
+from policies.openvla import OpenVLA
 from policies.openvla_oft import OpenVLAOFT
 from policies.parts import fresh
 from policies.parts.fresh import create_checkpoint
@@ -20,13 +21,23 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def policy(folder):
-    return OpenVLAOFT.from_pretrained(folder)
+def standard_folder(tmp_path_factory):
+    return create_checkpoint(tmp_path_factory.mktemp("standard"), INSTRUCTIONS, STATISTICS)
+
+
+@pytest.fixture(scope="module", params=[OpenVLAOFT, OpenVLA], ids=["openvla_oft", "openvla"])
+def kind(request):
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def standard(tmp_path_factory):
-    return OpenVLAOFT.from_pretrained(create_checkpoint(tmp_path_factory.mktemp("standard"), INSTRUCTIONS, STATISTICS))
+def policy(kind, folder):
+    return kind.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def standard(kind, standard_folder):
+    return kind.from_pretrained(standard_folder)
 
 
 def observation(rows, side=32, seed=0):
@@ -34,23 +45,29 @@ def observation(rows, side=32, seed=0):
     return {"images/agentview": pixels, "instruction": [INSTRUCTIONS[row % 2] for row in range(rows)]}
 
 
-def noise(rows, seed=1):
-    return np.random.default_rng(seed).random((rows, 56))
+def noise(policy, rows, seed=1):
+    return np.random.default_rng(seed).random((rows, policy.tokens))
 
 
 def take(observed, rows):
     return {"images/agentview": observed["images/agentview"][rows], "instruction": [observed["instruction"][row] for row in rows]}
 
 
-def test_it_is_a_policy_with_an_open_1_gripper_and_chunks_of_8_by_7(policy):
+def test_it_is_a_policy_with_an_open_1_gripper_and_7_numbers_per_action(policy):
     assert isinstance(policy, Policy)
-    assert (policy.spec.chunk, policy.spec.action_dims, policy.spec.gripper, policy.spec.language) == (8, 7, "open_1_close_0", True)
+    assert (policy.spec.action_dims, policy.spec.gripper, policy.spec.language) == (7, "open_1_close_0", True)
+
+
+def test_oft_gives_chunks_of_8_actions_and_openvla_one_at_a_time(folder):
+    oft, one = (made.from_pretrained(folder).spec for made in (OpenVLAOFT, OpenVLA))
+    assert (oft.name, oft.chunk, one.name, one.chunk) == ("openvla_oft", 8, "openvla", 1)
 
 
 def test_act_gives_a_chunk_in_the_envs_convention_and_compact_inputs(policy):
-    chunk = policy.act(observation(3), noise(3))
-    assert chunk.choices.shape == chunk.logprobs.shape == chunk.mask.shape == (3, 56)
-    assert chunk.actions.shape == (3, 8, 7) and chunk.actions.dtype == np.float32
+    chunk = policy.act(observation(3), noise(policy, 3))
+    assert chunk.choices.shape == chunk.logprobs.shape == chunk.mask.shape == (3, policy.tokens)
+    assert chunk.choices.dtype == torch.int64 and chunk.logprobs.dtype == torch.float32
+    assert chunk.actions.shape == (3, policy.spec.chunk, 7) and chunk.actions.dtype == np.float32
     assert set(np.unique(chunk.actions[..., -1])) <= {-1.0, 1.0}
     assert chunk.inputs["pixels"].dtype == torch.uint8 and chunk.values is None
     assert all(len(tensor) == 3 for tensor in chunk.inputs.values())
@@ -63,39 +80,39 @@ def test_without_noise_the_most_probable_choice_is_taken(policy):
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.6])
-def test_the_ratio_of_an_unchanged_policy_is_1_at_any_temperature(folder, temperature):
-    policy = OpenVLAOFT.from_pretrained(folder, temperature=temperature)
-    chunk = policy.act(observation(4), noise(4))
+def test_the_ratio_of_an_unchanged_policy_is_1_at_any_temperature(kind, folder, temperature):
+    policy = kind.from_pretrained(folder, temperature=temperature)
+    chunk = policy.act(observation(4), noise(policy, 4))
     with torch.no_grad():
         ratio = (policy.evaluate(chunk.inputs, chunk.choices).logprobs - chunk.logprobs).exp()
     torch.testing.assert_close(ratio, torch.ones_like(ratio), atol=1e-3, rtol=0)
 
 
 @torch.no_grad()
-def test_the_temperature_divides_the_logits_and_not_the_log_probs(folder):
-    cold, hot = (OpenVLAOFT.from_pretrained(folder, temperature=value) for value in (1.0, 1.6))
-    chunk = cold.act(observation(2), noise(2))
+def test_the_temperature_divides_the_logits_and_not_the_log_probs(kind, folder):
+    cold, hot = (kind.from_pretrained(folder, temperature=value) for value in (1.0, 1.6))
+    chunk = cold.act(observation(2), noise(cold, 2))
     base = cold.evaluate(chunk.inputs, chunk.choices, distribution=True).distribution
     found = hot.evaluate(chunk.inputs, chunk.choices, distribution=True).distribution
     torch.testing.assert_close(found, torch.log_softmax(base / 1.6, -1), atol=1e-5, rtol=0)
-    torch.testing.assert_close(found.exp().sum(-1), torch.ones(2, 56), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.exp().sum(-1), torch.ones(2, cold.tokens), atol=1e-5, rtol=0)
 
 
-def test_a_temperature_of_zero_is_refused(folder):
+def test_a_temperature_of_zero_is_refused(kind, folder):
     with pytest.raises(ValueError, match="temperature"):
-        OpenVLAOFT.from_pretrained(folder, temperature=0.0)
+        kind.from_pretrained(folder, temperature=0.0)
 
 
 def test_training_mode_changes_no_bit(policy):
-    chunk = policy.act(observation(2), noise(2))
+    chunk = policy.act(observation(2), noise(policy, 2))
     policy.train()
-    trained = policy.act(observation(2), noise(2))
+    trained = policy.act(observation(2), noise(policy, 2))
     policy.eval()
     assert torch.equal(chunk.logprobs, trained.logprobs)
 
 
 def test_a_rows_numbers_do_not_depend_on_its_place_or_its_neighbours(standard):
-    observed, uniform = observation(4, 128), noise(4)
+    observed, uniform = observation(4, 128), noise(standard, 4)
     whole = standard.act(observed, uniform)
     order = [2, 0, 3, 1]
     moved = standard.act(take(observed, order), uniform[order])
@@ -106,15 +123,15 @@ def test_a_rows_numbers_do_not_depend_on_its_place_or_its_neighbours(standard):
 
 
 def test_encode_is_what_decodes_to_the_same_actions(policy):
-    actions = policy.act(observation(2), noise(2)).actions
+    actions = policy.act(observation(2), noise(policy, 2)).actions
     choices = policy.encode(actions)
-    assert choices.shape == (2, 56) and choices.dtype == torch.int64
-    np.testing.assert_allclose(policy.codec.decode(choices.view(2, 8, 7).numpy()), actions, atol=1e-6)
+    assert choices.shape == (2, policy.tokens) and choices.dtype == torch.int64
+    np.testing.assert_allclose(policy.codec.decode(choices.view(2, -1, 7).numpy()), actions, atol=1e-6)
 
 
-def test_learning_from_demonstrations_makes_them_likelier_through_every_used_part(folder):
-    policy = OpenVLAOFT.from_pretrained(folder)
-    inputs, choices = policy.prepare(observation(4)), torch.full((4, 56), 128)
+def test_learning_from_demonstrations_makes_them_likelier_through_every_used_part(kind, folder):
+    policy = kind.from_pretrained(folder)
+    inputs, choices = policy.prepare(observation(4)), torch.full((4, policy.tokens), 128)
     optimizer = torch.optim.AdamW(policy.parameters(), 1e-2)
     losses = []
     for _ in range(8):
@@ -129,29 +146,29 @@ def test_learning_from_demonstrations_makes_them_likelier_through_every_used_par
     assert all(name.startswith(tuple(f"{tower}.{part}" for tower in towers for part in ("blocks.2.", "norm."))) for name in unused)
 
 
-def test_a_saved_folder_loads_to_the_same_bits_and_the_same_files(folder, policy, tmp_path):
+def test_a_saved_folder_loads_to_the_same_bits_and_the_same_files(kind, folder, policy, tmp_path):
     policy.save_pretrained(tmp_path)
-    again = OpenVLAOFT.from_pretrained(tmp_path)
-    assert torch.equal(again.act(observation(2), noise(2)).logprobs, policy.act(observation(2), noise(2)).logprobs)
+    again = kind.from_pretrained(tmp_path)
+    assert torch.equal(again.act(observation(2), noise(policy, 2)).logprobs, policy.act(observation(2), noise(policy, 2)).logprobs)
     assert sorted(file.name for file in tmp_path.iterdir()) == sorted(file.name for file in folder.iterdir())
 
 
-def test_a_value_head_starts_at_zero_and_is_saved_beside_the_reference_names(folder, tmp_path):
-    policy = OpenVLAOFT.from_pretrained(folder, value_head=True)
-    assert (policy.act(observation(3), noise(3)).values == 0).all()
+def test_a_value_head_starts_at_zero_and_is_saved_beside_the_reference_names(kind, folder, tmp_path):
+    policy = kind.from_pretrained(folder, value_head=True)
+    assert (policy.act(observation(3), noise(policy, 3)).values == 0).all()
     with torch.no_grad():
         policy.value_head.fc2.bias.fill_(2.0)
     policy.save_pretrained(tmp_path)
-    again = OpenVLAOFT.from_pretrained(tmp_path, value_head=True)
-    assert (again.act(observation(3), noise(3)).values == 2).all()
-    assert OpenVLAOFT.from_pretrained(tmp_path).act(observation(1), noise(1)).values is None
+    again = kind.from_pretrained(tmp_path, value_head=True)
+    assert (again.act(observation(3), noise(policy, 3)).values == 2).all()
+    assert kind.from_pretrained(tmp_path).act(observation(1), noise(policy, 1)).values is None
 
 
 @pytest.mark.parametrize("detach", [True, False])
-def test_the_value_loss_reaches_the_backbone_unless_detached(folder, detach):
-    policy = OpenVLAOFT.from_pretrained(folder, value_head=True, value_detach=detach)
+def test_the_value_loss_reaches_the_backbone_unless_detached(kind, folder, detach):
+    policy = kind.from_pretrained(folder, value_head=True, value_detach=detach)
     torch.nn.init.ones_(policy.value_head.fc2.weight)
-    chunk = policy.act(observation(2), noise(2))
+    chunk = policy.act(observation(2), noise(policy, 2))
     policy.evaluate(chunk.inputs, chunk.choices).values.sum().backward()
     gradient = policy.projector.fc1.weight.grad
     assert (gradient is None or not gradient.any()) == detach
@@ -179,7 +196,8 @@ def test_the_same_seed_makes_the_same_checkpoint_and_another_seed_another(folder
     assert (other / "model.safetensors").read_bytes() != (folder / "model.safetensors").read_bytes()
 
 
-def test_the_standard_size_is_the_recipes(standard):
+def test_the_standard_size_is_the_recipes(standard_folder):
+    standard = OpenVLAOFT.from_pretrained(standard_folder)
     parameters = dict(standard.named_parameters())
     assert 2.3e6 < sum(parameter.numel() for parameter in parameters.values()) < 2.5e6
     assert (parameters["vision_backbone.featurizer.blocks.0.ls1.scale_factor"] == 1).all()
