@@ -22,7 +22,7 @@ class Scheduler:
     drift: float = 0.2  # share by which measured time may leave the prediction ...
     patience: int = 3  # ... so many iterations in a row, before it is planned again
     act_rows: int = 1  # rows of one forward, fixed so that results do not depend on the number of workers
-    learn_threads: int | None = None  # CPU threads of the learner; null = every core
+    learn_threads: int | None = None  # CPU threads of the learner, to which the rows of an update are dealt out; null = every core of a node
     restarts: int = 3  # times that a lost process (dead or hung) is built anew before the run fails
 
 

@@ -14,7 +14,8 @@ import torch
 
 from embodied.learning import batching
 from embodied.learning.algorithms.base import Algorithm
-from embodied.learning.data import Batch
+from embodied.learning.data import Batch, Loss
+from embodied.learning.shards import Shards
 
 
 class Diverged(ValueError):
@@ -22,39 +23,55 @@ class Diverged(ValueError):
 
 
 class Accumulator:
-    def __init__(self, policy: Any, algorithm: Algorithm, optimizer: Any, microbatch: int | None, grad_clip: float | None, decoupled: bool = False) -> None:
+    def __init__(self, policy: Any, algorithm: Algorithm, optimizer: Any, microbatch: int | None, grad_clip: float | None, decoupled: bool = False, threads: int = 1) -> None:
         """optimizer: learning.optimizers.Optimizer. microbatch: rows of one forward/backward, None = as they come. grad_clip: largest norm.
 
-        decoupled: rows were sampled with older weights. A batch without `proximal` gets it from the weights as they are.
+        decoupled: rows were sampled with older weights. A batch without `proximal` gets it from the weights as they are. threads: on the CPU.
         """
         self._policy, self._algorithm, self._optimizer = policy, algorithm, optimizer
         self._microbatch, self._grad_clip, self._decoupled = microbatch, grad_clip, decoupled
+        self._shards = Shards(policy, threads)
         self._count = 0.0
         self.totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])  # metric -> sum and count, until `report`
 
     def begin(self) -> None:
         """Forgets what was added since the last step."""
         self._optimizer.zero_grad()
+        self._shards.drop()
         self._count = 0.0
 
     def add(self, batch: Batch) -> None:
         """Forward and backward of the rows."""
         device = next(self._policy.parameters()).device
         for part in batching.microbatches(batch, self._microbatch):
-            part = batching.to(part, device)
-            stats = self._policy.evaluate(part.inputs, part.choices, distribution=self._algorithm.needs_reference)
-            if self._decoupled and part.proximal is None:
-                part = replace(part, proximal=stats.logprobs.detach())
-            loss = self._algorithm.loss(stats, part)
-            loss.sum.backward()
-            self._count += loss.count
-            for name, (total, weight) in loss.metrics.items():
-                self._note(name, total, weight)
+            for loss in self._shards.run(self._backward, batching.to(part, device)):
+                self._count += loss.count
+                for name, (total, weight) in loss.metrics.items():
+                    self._note(name, total, weight)
+
+    def probe(self, batch: Batch) -> None:
+        """The work of `add` and nothing of its effect: to be timed."""
+        device = next(self._policy.parameters()).device
+        for part in batching.microbatches(batch, self._microbatch):
+            self._shards.run(lambda policy, rows: self._evaluated(policy, rows).logprobs.sum().backward(), batching.to(part, device))
+        self.begin()
+
+    def _evaluated(self, policy: Any, part: Batch) -> Any:
+        return policy.evaluate(part.inputs, part.choices, distribution=self._algorithm.needs_reference)
+
+    def _backward(self, policy: Any, part: Batch) -> Loss:
+        stats = self._evaluated(policy, part)
+        if self._decoupled and part.proximal is None:
+            part = replace(part, proximal=stats.logprobs.detach())
+        loss = self._algorithm.loss(stats, part)
+        loss.sum.backward()
+        return replace(loss, sum=loss.sum.detach())
 
     def step(self, rate: float, what: str) -> float | None:
         """The update; its gradient norm before clipping, None when every row was masked and nothing was done. what: names it in an error."""
         if self._count == 0:
             return None
+        self._shards.collect()
         trainable = [p for p in self._policy.parameters() if p.grad is not None]
         for parameter in trainable:
             parameter.grad /= self._count

@@ -7,7 +7,7 @@ A last minibatch may be smaller: the learner divides sums by counts once, so no 
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, Callable, Iterable, Iterator, Sequence
 
 import torch
 
@@ -89,6 +89,28 @@ def microbatches(batch: Batch, size: int | None) -> Iterator[Batch]:
     step = size or max(batch.rows, 1)
     for start in range(0, batch.rows, step):
         yield _each(batch, lambda tensor: tensor[start : start + step])
+
+
+class Gather:
+    """Groups put together from items that come one by one: whole ones come out, in the order in which they became whole."""
+
+    def __init__(self, size: int) -> None:
+        """size: members of a group."""
+        self._size = size
+        self._begun: dict[Any, list[Any]] = {}
+
+    def add(self, items: Iterable[Any], group_of: Callable[[Any], Any]) -> list[list[Any]]:
+        """The groups that these items complete, the members of each as they came."""
+        whole = []
+        for item in items:
+            members = self._begun.setdefault(group_of(item), [])
+            members.append(item)
+            if len(members) == self._size:
+                whole.append(self._begun.pop(group_of(item)))
+        return whole
+
+    def clear(self) -> None:
+        self._begun = {}
 
 
 def _each(batch: Batch, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:

@@ -20,7 +20,6 @@ from embodied.learning import batching, weights
 from embodied.learning.accumulate import Accumulator, Diverged
 from embodied.learning.algorithms.base import Algorithm
 from embodied.learning.data import Batch, Trajectory
-from embodied.learning.gather import Gather
 from embodied.learning.residence import Lease, OptimizerResidence, Peak, Residence, footprint
 from embodied.runs import checkpoint
 from embodied.stages.inline import Inline
@@ -47,9 +46,9 @@ class LearnStage(Inline):
         self.policy, self.algorithm, self.optimizer, self.settings = policy, algorithm, optimizer, settings
         self._seed, self._threads, self._lag, self.lease = seed, threads, lag, Lease(residences)
         self.streams = streams(algorithm, settings.epochs, settings.minibatch)
-        self._sums = Accumulator(policy, algorithm, optimizer, settings.microbatch, settings.grad_clip, decoupled=bool(lag))
+        self._sums = Accumulator(policy, algorithm, optimizer, settings.microbatch, settings.grad_clip, decoupled=bool(lag), threads=threads or 1)
         self._items: list[Any] = []  # of the round; without their inputs where they have been learned from
-        self._groups = Gather(algorithm.group_size)
+        self._groups = batching.Gather(algorithm.group_size)
         self.updates = 0  # done so far, over all rounds
         self._published: dict[int, tuple[weights.Bucket, ...]] = {}  # the versions that may still be sampled with
 
@@ -120,11 +119,9 @@ class LearnStage(Inline):
         """
         inputs, choices = trajectories[0].inputs, trajectories[0].choices
         index = torch.arange(self.settings.minibatch or self.settings.microbatch or len(choices)) % len(choices)
+        rows = batching.labelled({name: tensor[index] for name, tensor in inputs.items()}, choices[index], torch.ones(len(index), choices.shape[1]))
         with Peak(self._device) as peak:
-            for part in index.split(self.settings.microbatch or len(index)):
-                stats = self.policy.evaluate(self._here({name: tensor[part] for name, tensor in inputs.items()}), choices[part].to(self._device), distribution=self.algorithm.needs_reference)
-                stats.logprobs.sum().backward()
-        self.optimizer.zero_grad()
+            self._sums.probe(rows)
         forward = 0.3 if self._lag and not self.streams else 0.0  # a forward alone is about a third of both
         travels = sum(tensor.numel() * tensor.element_size() for tensor in (*inputs.values(), choices, trajectories[0].logprobs, trajectories[0].mask))
         return {"rows": len(index), "passes": self.settings.epochs + forward, "peak": peak.bytes, "row_bytes": travels // len(choices)}

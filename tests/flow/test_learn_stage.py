@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -144,6 +145,29 @@ def test_a_streaming_learner_lets_go_of_what_it_has_learned_from(policy: MLP) ->
 @pytest.mark.parametrize("algorithm", [GRPO(group_size=2, scale="batch"), PPO()])
 def test_a_learner_that_compares_over_the_round_does_not_stream(policy: MLP, algorithm) -> None:
     assert not stage(policy, algorithm, minibatch=None).streams
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_rows_dealt_out_to_threads_give_the_gradient_of_all_and_the_same_bits_each_time(policy: MLP, threads: int) -> None:
+    """48 rows: more than one thread's least share."""
+    results = []
+    for count in (1, threads, threads):
+        own = copy.deepcopy(policy)
+        learn = LearnStage(own, GRPO(group_size=2), build_optimizer(own, lr=1e-2), LearnerSettings(2, 40, None, 1.0, lambda update, share: 1e-2, 4), 0, threads=count)
+        report = update(learn, [trajectory(own, i, i // 2, float(i % 2), steps=8) for i in range(6)])
+        results.append((report, [parameter.detach() for parameter in own.parameters()]))
+    (one, alone), (several, dealt), (again, repeated) = results
+    assert one["updates"] == several["updates"] == 4 and one["grad_norm"] == pytest.approx(several["grad_norm"], rel=1e-4)
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(alone, dealt))
+    assert several == again and all(torch.equal(a, b) for a, b in zip(dealt, repeated))
+
+
+def test_a_threads_error_is_the_learners(policy: MLP) -> None:
+    learn = LearnStage(policy, GRPO(group_size=2), build_optimizer(policy, lr=1e-2), LearnerSettings(1, None, None, 1.0, lambda update, share: 1e-2, 4), 0, threads=2)
+    trajectories = [trajectory(policy, i, i // 2, float(i % 2), steps=8) for i in range(4)]
+    trajectories = [replace(t, choices=t.choices + 7) for t in trajectories]  # there are 3
+    with pytest.raises((IndexError, RuntimeError)):
+        update(learn, trajectories)
 
 
 @pytest.mark.parametrize("minibatch", [4, None])
