@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "found no Python 3.10 to 3.12, wanted one: apt-get install -y python3 python3-venv, or make PYTHON=/path/to/python" >&2; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "found no venv module, wanted it: apt-get install -y python3-venv" >&2; exit 1; }
 	@echo "installing into $(VENV): a few minutes the first time"
-	$(PY) -m pip install --quiet --editable '.[libero,test]' --constraint constraints.txt
+	$(PY) -m pip install --quiet --editable '.[libero,math,test]' --constraint constraints.txt
 	@touch $@
 
 # Installed when root; else the one command is printed, and it is only an error where nothing can draw.

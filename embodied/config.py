@@ -32,6 +32,7 @@ MINIMA = {
     "iterations": 0, "groups": 1, "sim.slots": 1, "sim.workers": 0, "scheduler.act_rows": 1, "evaluation.episodes": 0,
     "checkpoints.every": 1, "checkpoints.keep": 1, "videos": 0, "scheduler.patience": 1, "scheduler.restarts": 0, "staleness": 0,
 }
+MOST_STALENESS = 8
 CLUSTERS = ("local", "ray")
 SHORT = {"scheduler": "scheduler.mode", "cluster": "cluster.kind"}  # what a block's own name stands for on the command line
 POSITIVE = ("sim.timeout", "sim.start_timeout")
@@ -212,8 +213,12 @@ def _check(config: DictConfig) -> None:
     for key in POSITIVE:
         if OmegaConf.select(config, key) <= 0:
             raise ConfigError(f"{key}: found {OmegaConf.select(config, key)}, wanted more than 0 seconds")
+    if (config.scheduler.file is not None) != (config.scheduler.mode == "from_file"):
+        raise ConfigError(f"scheduler={config.scheduler.mode}: found scheduler.file={config.scheduler.file or 'null'}; a plan file and scheduler=from_file go together")
     if not config.scheduler.drift > 0:
         raise ConfigError(f"scheduler.drift: found {config.scheduler.drift}, wanted more than 0 (a share: 0.2 is 20 %)")
+    if config.staleness > MOST_STALENESS:
+        raise ConfigError(f"staleness: found {config.staleness}, wanted at most {MOST_STALENESS}: each one is a copy of the trained weights, and the corrections grow with it")
     if not 0 < config.horizon_share <= 1:
         raise ConfigError(f"horizon_share: found {config.horizon_share}, wanted more than 0 and at most 1")
     if config.scheduler.groups is not None and config.scheduler.groups < 1:

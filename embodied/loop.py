@@ -104,11 +104,10 @@ def train(training: Training, logs: Logs, first: int, iterations: int, every: in
                         training.use(training.planner.replan())
                         break  # nothing is in flight; go on with the flow laid out anew
             except StageLost as lost:
-                if restarts == 0 or interrupt.requested:
+                if interrupt.requested:
                     raise
-                restarts -= 1
-                logs.progress.note(f"{lost}\nbuilding it anew; {restarts} more such losses end the run")
-                done = min(done, training.recover(lost, done))
+                again, restarts = mended(lost, restarts, logs.progress, lambda lost: training.recover(lost, done))
+                done = min(done, again)
                 saved = min(saved, done)
                 logs.metrics.cut(done)
                 logs.episodes.cut(done)
@@ -118,13 +117,27 @@ def train(training: Training, logs: Logs, first: int, iterations: int, every: in
                 raise
 
 
+def mended(lost: StageLost, restarts: int, progress: Progress, recover: Callable[[StageLost], Any]) -> tuple[Any, int]:
+    """(what `recover` gave, restarts left), also where more is lost while it is at it. Raises StageLost when no restart is left."""
+    while True:
+        if restarts == 0:
+            raise lost
+        restarts -= 1
+        progress.note(f"{lost}\nbuilding it anew; {restarts} more such losses end the run" if restarts else f"{lost}\nbuilding it anew; the next such loss ends the run")
+        try:
+            return recover(lost), restarts
+        except StageLost as another:
+            lost = another
+
+
 @dataclass(frozen=True)
 class Exam:
     """How an evaluation is done."""
 
     backend: Backend
     plan: Plan
-    weights: dict[int, Sequence[Any]]  # the version to be judged, where sampling has weights of its own
+    weights: Sequence[Any] | None  # to be judged, where sampling has weights of its own
+    recover: Callable[[StageLost], Sequence[Any] | None]  # builds anew what was lost; the weights to be judged, as above
     phase: str
     iteration: int  # updates done
     suite: str
@@ -134,24 +147,20 @@ class Exam:
 
 def evaluate(exam: Exam, ledger: EvaluationLedger, episodes: EpisodeLog, progress: Progress, on_episode: Callable[[Attempt], None] | None = None) -> Evaluated:
     """Every episode of the ledger once; each has its row in the log, in ledger order, as soon as it and those before it have ended. Rows of the same phase that were there before are replaced."""
-    backend, number = exam.backend, exam.iteration
+    backend, number, weights, restarts = exam.backend, exam.iteration, exam.weights, 0 if on_episode is not None else exam.restarts
     flow = replace(exam.plan.flow(graphs.evaluation()), taught="act", lag=0)
-    backend.arrange(exam.plan.slot_groups)
-    backend.ask("act", "assign", "evaluate", exam.greedy)
-    for left in reversed(range(exam.restarts + 1)):
+    while True:
         episodes.forget(exam.phase)
         rows = Rows(exam, ledger.episodes, episodes.write, progress)
-        backend.ask("sim", "assign", ledger.round, exam.plan.slot_groups, None, False, on_episode)
         try:
+            backend.arrange(exam.plan.slot_groups)
+            backend.ask("act", "assign", "evaluate", exam.greedy)
+            backend.ask("sim", "assign", ledger.round, exam.plan.slot_groups, None, False, on_episode)
             with Interrupt() as interrupt:
-                (result,) = execute(flow, backend, number, number + 1, lambda: interrupt.requested, exam.weights, rows.add)
+                (result,) = execute(flow, backend, number, number + 1, lambda: interrupt.requested, {} if weights is None else {number: weights}, rows.add)
             break
         except StageLost as lost:
-            if left == 0 or on_episode is not None:
-                raise
-            progress.note(f"{lost}\nbuilding it anew and evaluating again; {left - 1} more such losses end the run")
-            if "learn" in backend.restart(lost.stage):
-                raise  # the weights to be judged are gone; the last checkpoint has them
+            weights, restarts = mended(lost, restarts, progress, exam.recover)
     return Evaluated(rate(sum(row["success"] for row in rows.ended), len(rows.ended)), sum(row["steps"] for row in rows.ended), result.timeline)
 
 

@@ -156,11 +156,11 @@ class Process:
             if not self.connection.poll(max(0.0, deadline - time.monotonic())):
                 trace = self._where()
                 self.kill()
-                raise EnvError(f"building the envs took more than {allowed:g} s", self.index, None, "", "start", trace)
+                raise WorkerLost(f"building the envs took more than {allowed:g} s", self.index, None, "", "start", trace)
             try:
                 word, found = self.connection.recv()
             except (EOFError, OSError):
-                raise EnvError(self._death(), self.index, None, "", "start", self._left_behind()) from None
+                raise WorkerLost(self._death(), self.index, None, "", "start", self._left_behind()) from None
             if word == "failed":
                 self.kill()
                 raise EnvError("building the envs raised", self.index, None, "", "start", found)

@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from dataclasses import dataclass
 from multiprocessing.connection import wait as wait_for
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import gymnasium
 import numpy as np
@@ -121,13 +121,8 @@ class VectorEnv:
 
     def restart(self, worker: int) -> list[int]:
         """Ends the worker and builds its envs anew; returns its slots, whose episodes are lost (reset them). Raises EnvError."""
-        slots = self._workers[worker].slots
-        self._busy.difference_update(slots)
-        self._finished = [result for result in self._finished if result.slot not in slots]
-        self._failed = deque(error for error in self._failed if error.worker != worker)
-        self._workers[worker].restart()
-        self._await_start()
-        return list(slots)
+        self._renew([worker])
+        return list(self._workers[worker].slots)
 
     def settle(self) -> None:
         """Waits until no slot is at work, and drops what the slots did, failures too. A worker that was lost stays so until `mend`."""
@@ -138,8 +133,7 @@ class VectorEnv:
     def mend(self) -> None:
         """Builds anew every worker that was lost; what the other slots do is not touched. Raises EnvError."""
         lost = {error.worker for error in self._failed if isinstance(error, WorkerLost)} | {worker.index for worker in self._workers if worker.lost}
-        for index in sorted(lost):
-            self.restart(index)
+        self._renew(sorted(lost))
 
     def close(self) -> None:
         """Closes the envs and ends every worker, by force after a few seconds. Raises EnvError if an env's close did. Idempotent."""
@@ -170,6 +164,18 @@ class VectorEnv:
             if spec != specs[0]:
                 raise EnvError(f"its envs differ from worker 0's: {spec} and {specs[0]}", index, None, "", "start")
         return specs[0]
+
+    def _renew(self, workers: Sequence[int]) -> None:
+        """Ends these workers, begins them anew all at once, and waits until their envs are built. Others that were lost stay so."""
+        for index in workers:
+            slots = self._workers[index].slots
+            self._busy.difference_update(slots)
+            self._finished = [result for result in self._finished if result.slot not in slots]
+            self._failed = deque(error for error in self._failed if error.worker != index)
+            self._workers[index].restart()
+        deadline = time.monotonic() + self._start_timeout
+        for index in workers:
+            self._workers[index].await_ready(deadline, self._start_timeout)
 
     def _ask(self, kind: str, slot: int, *arguments: Any) -> None:
         if not self._workers:

@@ -7,6 +7,7 @@ the kernel stops one that is stuck in native code. Nothing here imports torch.
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import fcntl
 import mmap
@@ -28,6 +29,8 @@ from envs.chunk import step_chunk
 from envs.spec import IMAGE_PREFIX, EnvSpec, from_spaces
 
 ALIGNMENT = 64  # bytes; a cache line, so that two slots never share one
+
+PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,7 @@ def main(pipe: int, memory: int, trace: int, lifeline: int) -> None:
     faulthandler.enable(trace)
     faulthandler.register(signal.SIGUSR1, trace)  # the parent asks where a hung worker is
     _end_with(lifeline)
+    _die_with_parent()
     connection = Connection(pipe)
     asked: queue.SimpleQueue = queue.SimpleQueue()
     try:
@@ -183,6 +187,14 @@ def main(pipe: int, memory: int, trace: int, lifeline: int) -> None:
     while (operation := asked.get()) is not None:
         connection.send(slots.run(*operation))
     connection.send(("closed", slots.close()))
+
+
+def _die_with_parent() -> None:
+    """The kernel's own care, for a worker that is stopped, or hangs with the interpreter's lock, when its parent is killed: Linux only."""
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (OSError, AttributeError):
+        return  # another system: the lifeline does
 
 
 def _receive(connection: Connection, asked: queue.SimpleQueue) -> None:

@@ -1,151 +1,50 @@
 """OpenVLA-OFT with the discrete head: pictures and an instruction in, a chunk of actions in one parallel pass out; one class for every size.
 
-Everything about size comes from the checkpoint folder's config.json, and the weights have the reference's tensor names, so a published
-7B folder and the small packaged one load alike. Sampling and evaluation share one distribution over the 256 action tokens.
+Sampling and evaluation share one distribution over the 256 action tokens.
 The sequence is BOS, patches, prompt, L zeroed action slots, stop; attention is bidirectional; slot k is read one position before it.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Mapping, Sequence
-
 import numpy as np
 import torch
-from torch import nn
 from torch.nn import functional as F
 
-from policies.base import ActionChunk, PolicySpec, TokenStats
-from policies.codec import BINS, ActionCodec
-from policies.parts import loading, sampling
-from policies.parts.decoder import LanguageModel, llama_config, pad_after_first
-from policies.parts.images import ImagePath, normalise
-from policies.parts.prompts import LLAMA_VOCABULARY, STOP, Prompts
-from policies.parts.value_head import ValueHead
-from policies.parts.vision import Projector, VisionBackbone, towers_of
+from policies.parts import sampling
+from policies.parts.prompts import STOP
+from policies.parts.vla import VLA, vocabulary_of
 
-CHUNK = 8  # C: primitive actions per inference, unless config.json says `num_actions_chunk`
-PROMPT_LENGTH_KEY = "prompt_length"  # ours, in config.json: tokens a prompt is padded to
+__all__ = ["OpenVLAOFT", "vocabulary_of"]
 
 
-class OpenVLAOFT(nn.Module):
+class OpenVLAOFT(VLA):
     """A Policy (policies/base.py). Choices are indices 0..255 into the action token ids in rising id order."""
 
-    def __init__(self, config: dict, codec: ActionCodec, images: ImagePath, prompts: Prompts, *, temperature: float = 1.0,
-                 cameras: Sequence[str] = ("agentview",), value_head: bool = False, value_detach: bool = False):  # fmt: skip
-        """Parameters are left as torch makes them: use `from_pretrained`, or fresh.create_checkpoint for a random model."""
-        super().__init__()
-        if not temperature > 0:
-            raise ValueError(f"found temperature={temperature}, wanted a number above 0; a greedy choice is act(observation, None)")
-        self.config, self.codec, self.images, self.prompts, self.temperature = config, codec, images, prompts, temperature
-        towers = towers_of(config)
-        llama = llama_config(config["text_config"])
-        self.vision_backbone = VisionBackbone(towers)
-        self.projector = Projector(sum(tower.embed_dim for tower in towers), llama.hidden_size)
-        self.language_model = LanguageModel(llama)
-        self.value_head = ValueHead(llama.hidden_size, detach=value_detach) if value_head else None
-        self.first_action = vocabulary_of(config) - BINS
-        chunk = config.get("num_actions_chunk", CHUNK)
-        self.tokens = chunk * codec.dims  # L
-        self.spec = PolicySpec("openvla_oft", "continuous", codec.dims, chunk, tuple(cameras), language=True, gripper="open_1_close_0")
-
-    @classmethod
-    def from_pretrained(cls, checkpoint: str | Path, temperature: float = 1.0, unnorm_key: str | None = None,
-                        cameras: Sequence[str] = ("agentview",), dtype: str = "float32", device: str = "cpu",
-                        value_head: bool = False, value_detach: bool = False, prompt_length: int | None = None, instructions: bool = False) -> "OpenVLAOFT":  # fmt: skip
-        """Load a checkpoint folder. unnorm_key: the suite whose statistics scale the actions; None when the folder has only one.
-
-        instructions: it will be given texts, so the folder must have a tokenizer. prompt_length: tokens per prompt; None takes the folder's own. dtype: what the weights are held and computed in.
-        Raises CheckpointError (a ValueError) naming every missing file, or every missing, extra or misshapen tensor; KeyError for unnorm_key.
-        """
-        folder = loading.read_folder(checkpoint, ("tokenizer.json",) if instructions else ())
-        config = folder.config
-        if prompt_length is not None:
-            config[PROMPT_LENGTH_KEY] = prompt_length
-        prompts = Prompts.from_folder(folder.path, vocabulary_of(config), config.get(PROMPT_LENGTH_KEY))
-        with torch.device("meta"):
-            policy = cls(config, ActionCodec(folder.statistics, unnorm_key), ImagePath.from_config(folder.preprocessor), prompts,
-                         temperature=temperature, cameras=cameras, value_head=value_head, value_detach=value_detach)  # fmt: skip
-        policy.statistics, policy.preprocessor = folder.statistics, folder.preprocessor
-        policy.materialise(dtype, device)
-        if policy.value_head is not None:
-            policy.value_head.reset()
-        loading.load_weights(policy, folder.weights, optional="value_head.")
-        return policy
-
-    def materialise(self, dtype: str, device: str) -> None:
-        """Give a model built on the meta device memory (uninitialised) and its rotary frequencies."""
-        self.to(getattr(torch, dtype)).to_empty(device=device)
-        self.language_model.place_rotary(device)
-
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write a folder that `from_pretrained` loads to the same numbers."""
-        texts = {loading.CONFIG: self.config, loading.STATISTICS: self.statistics, loading.PREPROCESSOR: self.preprocessor}
-        loading.write_folder(folder, self, texts, self.prompts.files)
-
-    def prepare(self, observation: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-        """-> pixels [b, n, h, w, 3] uint8 of n cameras, prompt_ids [b, S] int64, prompt_mask [b, S] bool; on the CPU."""
-        pixels = np.stack([self.images.pixels(observation[f"images/{camera}"]) for camera in self.spec.cameras], axis=1)
-        prompt_ids, prompt_mask = self.prompts(observation["instruction"])
-        return {"pixels": torch.from_numpy(pixels), "prompt_ids": prompt_ids, "prompt_mask": prompt_mask}
-
-    @torch.no_grad()
-    def act(self, observation: Mapping[str, np.ndarray], noise: np.ndarray | None) -> ActionChunk:
-        """noise: [b, L] float64 in (0, 1), or None for the greedy choice. Actions are in the env's convention."""
-        inputs = self.prepare(observation)
-        distribution, values = self._distribution(inputs)
-        choices = sampling.choose(distribution, noise)
-        logprobs = sampling.gather(distribution, choices).cpu()
-        choices = choices.cpu()
-        actions = self.codec.decode(choices.view(-1, self.spec.chunk, self.spec.action_dims).numpy())
-        values = None if values is None else values.cpu()
-        return ActionChunk(choices, logprobs, torch.ones_like(choices, dtype=torch.bool), actions, values, inputs)
-
-    def evaluate(self, inputs: dict[str, torch.Tensor], choices: torch.Tensor, distribution: bool = False) -> TokenStats:
-        """inputs as `prepare` gives them, choices [n, L] -> TokenStats with gradient; `distribution` adds [n, L, 256] log-probabilities."""
-        logprobs, values = self._distribution(inputs)
-        chosen = sampling.gather(logprobs, choices.to(logprobs.device))
-        return TokenStats(chosen, sampling.entropy(logprobs), values, logprobs if distribution else None)
-
-    def encode(self, actions: np.ndarray) -> torch.Tensor:
-        """[n, C, A] actions in the env's convention -> choices [n, L] int64."""
-        return torch.as_tensor(self.codec.encode(actions)).reshape(len(actions), self.tokens)
+    NAME, CHUNK = "openvla_oft", 8
 
     def action_logits(self, pixel_values: torch.Tensor, prompt_ids: torch.Tensor, prompt_mask: torch.Tensor | None = None) -> torch.Tensor:
         """[b, 6n, H, W] normalised pixels, [b, S] ids that start with BOS, [b, S] bool (False: padding, left or right)
         -> [b, L, 256] logits of the action ids in rising id order."""
         return self._logits(self._slot_states(pixel_values, prompt_ids, prompt_mask))
 
-    def _distribution(self, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """-> log-probabilities [b, L, 256] float32, values [b] or None."""
-        head = self.language_model.lm_head.weight
-        pixels, prompt_ids, prompt_mask = (inputs[name].to(head.device) for name in ("pixels", "prompt_ids", "prompt_mask"))
-        states = self._slot_states(normalise(pixels, self.images.means, self.images.stds), prompt_ids, prompt_mask)
+    def _sample(self, inputs: dict[str, torch.Tensor], noise: np.ndarray | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        distribution, values = self._distribution(inputs)
+        choices = sampling.choose(distribution, noise)
+        return choices, sampling.gather(distribution, choices), values
+
+    def _distribution(self, inputs: dict[str, torch.Tensor], choices: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """No slot depends on what is chosen in another: `choices` is not read."""
+        states = self._slot_states(*self._placed(inputs))
         values = None if self.value_head is None else self.value_head(states)
         return sampling.log_softmax(self._logits(states), self.temperature), values
 
-    def _logits(self, states: torch.Tensor) -> torch.Tensor:
-        return F.linear(states, self.language_model.lm_head.weight[self.first_action : self.first_action + BINS])
-
     def _slot_states(self, pixel_values: torch.Tensor, prompt_ids: torch.Tensor, prompt_mask: torch.Tensor | None) -> torch.Tensor:
         """-> [b, L, D] hidden states from which the slots are read."""
-        embed = self.language_model.model.embed_tokens
-        patches = self.projector(self.vision_backbone(pixel_values.to(embed.weight.dtype)))
-        valid = None
-        if prompt_mask is not None:
-            prompt_ids, prompt_mask = pad_after_first(prompt_ids, prompt_mask.bool())
-            valid = F.pad(F.pad(prompt_mask[:, 1:], (patches.shape[1] + 1, 0), value=True), (0, self.tokens + 1), value=True)
-        text = embed(prompt_ids)
-        slots = text.new_zeros(len(text), self.tokens, text.shape[-1])
-        stop = embed.weight[STOP].expand(len(text), 1, -1)
-        start = patches.shape[1] + prompt_ids.shape[1]
-        states = self.language_model(torch.cat([text[:, :1], patches, text[:, 1:], slots, stop], dim=1), valid, (start, self.tokens))
+        context, valid = self._context(pixel_values, prompt_ids, prompt_mask)
+        if valid is not None:
+            valid = F.pad(valid, (0, self.tokens + 1), value=True)
+        slots = context.new_zeros(len(context), self.tokens, context.shape[-1])
+        stop = self.language_model.model.embed_tokens.weight[STOP].expand(len(context), 1, -1)
+        start = context.shape[1]
+        states = self.language_model(torch.cat([context, slots, stop], dim=1), valid, (start, self.tokens))
         return states[:, start - 1 : start - 1 + self.tokens]
-
-
-def vocabulary_of(config: dict) -> int:
-    """Text and action ids, without the rows that pad the embedding to a multiple; the last 256 are the actions."""
-    rows = config["text_config"]["vocab_size"]
-    if rows == config.get("pad_token_id", LLAMA_VOCABULARY):  # the padding id is the first padding row, so there are none
-        return rows
-    return rows - config.get("pad_to_multiple_of", 64)

@@ -58,6 +58,8 @@ class StageProfile:
         for name, most in (("resident", MOST_BYTES), ("begin_s", MOST_SECONDS), ("update_s", MOST_SECONDS), ("load_s", MOST_SECONDS), ("unload_s", MOST_SECONDS), ("spread", 10.0)):
             if not _number(getattr(self, name), most):
                 raise ProfileError(f"found {name}={getattr(self, name)!r}, wanted a number from 0 to {most:.0e}")
+        if not isinstance(self.streams, bool):
+            raise ProfileError(f"found streams={self.streams!r}, wanted true or false")
         if self.most_units is not None and not whole(self.most_units, 1):
             raise ProfileError(f"found most_units={self.most_units!r}, wanted a whole number of at least 1, or null")
         if not self.points:
@@ -133,7 +135,7 @@ def load(path: Path) -> Profile:
     """Raises ProfileError for a file that is not a profile, saying where in it."""
     try:
         found = json.loads(Path(path).read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ProfileError(f"{path} is not a profile: {error}; wanted a json file as docs/profile.md describes it") from error
     try:
         return of_json(found)

@@ -27,7 +27,7 @@ def line(iteration: int, total: int, success: Rate | None, env_steps_per_s: floa
     if bottleneck:
         parts.append(f"bottleneck {bottleneck}")
     if off is not None:
-        parts.append(f"predicted {100 * abs(off):.0f} % {'more' if off > 0 else 'less'}")
+        parts.append(f"predicted {100 * abs(off):.0f} % {'more' if off > 0 else 'less'} than it took")
     if seconds_left is not None:
         parts.append(f"{duration(seconds_left)} left")
     return "  ".join(parts)

@@ -132,8 +132,9 @@ class SimStage:
 
     def restart(self) -> None:
         """Builds anew what was lost of its env."""
-        self._env.mend()
-        self.abandon()
+        with _losses():
+            self._env.mend()
+            self.abandon()
 
     def _forget(self) -> None:
         self._queues: dict[int, list[Episode]] = {}  # round -> what is left to play, last first; a played-out round is gone

@@ -25,6 +25,7 @@ def joined(config: DictConfig) -> Iterator[Cluster]:
     if config.cluster.kind == "ray":
         from scheduler.backends import ray_backend
 
+        print(f"joining the Ray at {config.cluster.address}" if config.cluster.address else "starting a Ray here", flush=True)
         cluster = ray_backend.connect(config.cluster.address)
         try:
             fill_in(config, cluster.cores)
@@ -84,7 +85,8 @@ class OnRay:
             self.backend.close()
             self.backend = None
         if self.backend is None:
-            self.backend, self._hosts = RayBackend(hosts, plan.slot_groups, self._config.sim.timeout), hosts
+            print("building " + ", ".join(f"{'+'.join(host.stages)} on {host.node}" for host in hosts), flush=True)
+            self.backend, self._hosts = RayBackend(hosts, plan.slot_groups, self._config.sim.timeout, self._config.sim.start_timeout), hosts
 
     def close(self) -> None:
         if self.backend is not None:

@@ -16,6 +16,7 @@ from embodied.stages.learn import streams
 from scheduler import profile as profiles
 from scheduler.backends.base import Backend, Call, Item
 from scheduler.graph import MacroGraph
+from scheduler.planning.explain import seconds as in_words
 from scheduler.planning.measure import sample, trial, typical
 from scheduler.planning.schedule import Plan, StagePlan
 from scheduler.profile import ACCELERATORS, CORES, Point, Profile, ProfileError, Round, StageProfile
@@ -46,7 +47,7 @@ def measure(config: DictConfig, parts: Any, graph: MacroGraph, backend: Backend,
     point = Point(learned, units, seconds * learned * steps / said["rows"] * said["passes"], said["peak"])
     stages["learn"] = StageProfile(on, (point,), streams=streaming, most_units=units, **_switch(backend, "learn", on))
     edges = {f"{edge.source}->{edge.target}": said["row_bytes"] * steps for edge in graph.edges if edge.carries == "trajectory"}
-    tell("measured: " + ", ".join(f"{name} {1e3 * stage.points[-1].seconds:.3g} ms for {stage.points[-1].items}" for name, stage in stages.items()))
+    tell("measured: " + ", ".join(f"{name} {in_words(stage.points[-1].seconds)} for {stage.points[-1].items}" for name, stage in stages.items()))
     return Profile(stages, Round(total, config.sim.slots, (steps,), size), edges, machine(), call_s)
 
 

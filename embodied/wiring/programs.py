@@ -217,15 +217,20 @@ def logs(config: DictConfig, run: RunFolder, parts: Parts, first: int, progress:
         episodes.close()
 
 
-def evaluation(config: DictConfig, parts: Parts, deployed: Here | OnRay, episodes: EpisodeLog, progress: Progress, phase: str, iteration: int, weights: Any = None, on_episode: Any = None) -> loop.Evaluated:
+def evaluation(config: DictConfig, parts: Parts, deployed: Here | OnRay, episodes: EpisodeLog, progress: Progress, phase: str, iteration: int, weights: Any = None, recover: Any = None, on_episode: Any = None) -> loop.Evaluated:
     """config.evaluation.episodes of them; rows of an earlier try at the same phase are replaced.
 
-    weights: the version to be judged, where the deployment has sampling work with weights of its own.
+    weights: the version to be judged, where the deployment has sampling work with weights of its own. recover: see loop.Exam; None where the
+    policy is as its checkpoint made it.
     """
+
+    def begun_anew(lost: StageLost) -> None:
+        deployed.backend.restart(lost.stage)
+
     states = None if parts.spec.init_states is None else range(parts.spec.init_states)
     ledger = EvaluationLedger(config.seed, parts.facts.tasks, states, config.evaluation.episodes)
     exam = loop.Exam(
-        deployed.backend, parts.evaluation_plan, {} if weights is None else {iteration: weights}, phase, iteration, parts.spec.name, config.evaluation.greedy, config.scheduler.restarts,
+        deployed.backend, parts.evaluation_plan, weights, recover or begun_anew, phase, iteration, parts.spec.name, config.evaluation.greedy, config.scheduler.restarts,
     )  # fmt: skip
     found = loop.evaluate(exam, ledger, episodes, progress, on_episode)
     progress.note(f"success {phase}: {found.rate}  ({found.timeline.wall:.0f} s)")

@@ -28,21 +28,24 @@ def fixed(config: DictConfig, graph: MacroGraph, cluster: Cluster, members: int)
     members: processes that the simulators are spread over (nodes); a slot group lives in one of them.
     """
     scheduler, sim = config.scheduler, config.sim
-    if (scheduler.file is not None) != (scheduler.mode == "from_file"):
-        raise ConfigError(f"scheduler={scheduler.mode}: found scheduler.file={scheduler.file or 'null'}; a plan file and scheduler=from_file go together")
     if scheduler.mode == "from_file":
         found = check(load(Path(scheduler.file)), graph, cluster)
         if found.slots != sim.slots and "sim" in found.stages:
             raise PlanError(f"{scheduler.file}: found {found.slots} slots, this run has {sim.slots}; set sim.slots={found.slots}")
         # The learner's threads can change the last bit of a matrix product, so they are the config's to say; the workers are running by now.
         several = [f"{name} with {stage.processes}" for name, stage in found.stages.items() if stage.processes > 1 and name not in ("sim", "act")]
+        _check_groups(found.slot_groups, members)
         if several or any(stage.processes for name, stage in found.stages.items() if name != "sim") and config.cluster.kind != "ray":
             raise PlanError(f"{scheduler.file}: found processes of their own for {', '.join(several) or 'stages other than sim'}; wanted cluster=ray for that, and one process for each of ref and learn")
-        for stage, what, has, key in (("sim", "processes", sim.workers, "sim.workers"), ("learn", "threads", learn_threads(config, cluster), "scheduler.learn_threads")):
-            planned = getattr(found.stages[stage], what) if stage in found.stages else has
+        threads = learn_threads(config, cluster)
+        for stage, what, has, key in (("sim", "processes", sim.workers, "sim.workers"), ("learn", "threads", threads, "scheduler.learn_threads"), ("ref", "threads", threads, "scheduler.learn_threads"), ("act", "threads", 1, None)):
+            placed = found.stages.get(stage)
+            planned = has if placed is None or what == "threads" and placed.devices else getattr(placed, what)
             if planned != has:
-                raise PlanError(f"{scheduler.file}: found {stage} with {what}={planned}, this run has {has}; set {key}={planned}")
+                raise PlanError(f"{scheduler.file}: found {stage} with {what}={planned}, this run has {has}; {f'set {key}={planned}' if key else f'write {has}'}")
         return found
+    if scheduler.profile is not None and (scheduler.mode == "collocated" or sim.workers == 0 or scheduler.groups):
+        raise ConfigError(f"scheduler.profile={scheduler.profile}: nothing is planned by it with scheduler={scheduler.mode}, sim.workers={sim.workers} and scheduler.groups={scheduler.groups}; leave it out, or let scheduler=auto plan for simulator workers")
     if scheduler.mode not in ("auto", *MODES):
         raise PlanError(f"found scheduler mode {scheduler.mode!r}, wanted one of auto, {', '.join(MODES)}, from_file")
     source = graph.order()[0]
@@ -84,7 +87,7 @@ def stage_plan(name: str, config: DictConfig, cluster: Cluster) -> StagePlan:
 
 def _check_groups(groups: int, members: int) -> None:
     if groups % members:
-        raise PlanError(f"scheduler.groups={groups}: the simulators are spread over {members} nodes, and a slot group lives on one; wanted a multiple of {members}")
+        raise PlanError(f"found {groups} slot groups (scheduler.groups): the simulators are spread over {members} nodes, and a slot group lives on one; wanted a multiple of {members}")
 
 
 def learn_threads(config: DictConfig, cluster: Cluster) -> int:

@@ -67,7 +67,7 @@ class Training:
 
     def measured(self, progress: Progress) -> Profile:
         """This machine's profile, kept for the next run of the config."""
-        print("measuring the stages", flush=True)
+        print(f"measuring the stages: there is no profile of this config and machine in {measuring.saved_profile(self._config, self._parts.cluster).parent}", flush=True)
         self.deployment.place(scheduling.to_measure(self._config, self.planner.graph, self._parts.cluster, self.deployment.members))
         self.planner.profile = measuring.measure(self._config, self._parts, self.planner.graph, self.backend, progress.note)
         self.keep_profile()
@@ -112,4 +112,11 @@ class Training:
 
     def evaluation(self, episodes: EpisodeLog, progress: Progress, phase: str, iteration: int) -> loop.Evaluated:
         """The weights as they are, judged."""
-        return programs.evaluation(self._config, self._parts, self.deployment, episodes, progress, phase, iteration, self.weights.get(iteration))
+
+        def recover(lost: StageLost) -> Sequence[Any] | None:
+            done = self.recover(lost, iteration)
+            if done != iteration:
+                raise ConfigError(f"{lost}: with it the weights after {iteration} iterations, and the last checkpoint is of {done}; the same command with resume=auto goes on from there")
+            return self.weights.get(iteration)
+
+        return programs.evaluation(self._config, self._parts, self.deployment, episodes, progress, phase, iteration, self.weights.get(iteration), recover)

@@ -1,23 +1,28 @@
-"""The language model of an OFT policy: transformers' Llama, every position attending to every position but padding.
+"""The language model of a VLA: transformers' Llama, each position attending to every valid one (OFT), or to those up to itself (OpenVLA).
 
-Causal attention cannot slip in: each layer gets its whole 4-D mask from here and is told that it is not causal, and the installed
-transformers is probed once per process; a version that attends causally all the same is refused: such a model runs, and is wrong.
+Which of the two it is, the caller says, never the library: each layer gets its whole 4-D mask from here and is told that it is not
+causal, and the installed transformers is probed once per process. A version that puts a mask of its own over the one it is given, or
+that leaves the cache it is given unused, is refused: such a model runs, and is wrong.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 from functools import lru_cache
 
 import torch
 from torch import nn
-from transformers import LlamaConfig, LlamaModel
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from torch.nn import functional as F
+from transformers import Cache, LlamaConfig, LlamaModel
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotaryEmbedding
 
 KEPT = (
     "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
     "hidden_act max_position_embeddings rms_norm_eps"
 ).split()
+CACHE = "cache" if "cache" in inspect.signature(LlamaAttention.forward).parameters else "past_key_values"  # its name before transformers 5.24
+WIDTH = 4  # a causal pass takes a multiple of so many positions: with fewer, CPU kernels round a row by its place in the batch
 
 
 def llama_config(text_config: dict) -> LlamaConfig:
@@ -50,6 +55,15 @@ class LanguageModel(nn.Module):
         """
         return attend(self.model, embeddings, valid, slots)
 
+    def after(self, embeddings: torch.Tensor, valid: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
+        """[b, m, D] embeddings of the last m positions, [b, N] bool of all N so far -> [b, m, D] hidden states after the last norm.
+
+        Causal: no position sees a later one, nor padding; positions count the valid tokens only. The first position must be valid.
+        cache: keeps keys and values from call to call, so it must hold the N - m positions before; None where m is N.
+        Raises RuntimeError when it holds another number of positions than that, or when transformers does not fill it.
+        """
+        return attend_backwards(self.model, embeddings, valid, cache)
+
     def place_rotary(self, device: torch.device | str) -> None:
         """Compute the rotary frequencies (buffers that no checkpoint holds) on `device`, in float32."""
         self.model.rotary_emb = LlamaRotaryEmbedding(self.model.config).to(device)
@@ -80,6 +94,32 @@ def _first_layer(layer: nn.Module, embeddings: torch.Tensor, mask: torch.Tensor,
     return torch.cat([states[:, :start], states[:, start : start + 1].expand(-1, count, -1), states[:, start + 1 :]], dim=1)
 
 
+def attend_backwards(model: LlamaModel, embeddings: torch.Tensor, valid: torch.Tensor, cache: Cache | None) -> torch.Tensor:
+    new, length = embeddings.shape[1], valid.shape[1]
+    _require_cached(cache, length - new)
+    blank = -new % WIDTH
+    embeddings, valid = F.pad(embeddings, (0, 0, 0, blank)), F.pad(valid, (0, blank), value=False)
+    seen = valid[:, None] & torch.ones(new + blank, length + blank, dtype=torch.bool, device=valid.device).tril(length - new)
+    mask = torch.zeros_like(seen, dtype=embeddings.dtype).masked_fill_(~seen, torch.finfo(embeddings.dtype).min)[:, None]
+    rotary = model.rotary_emb(embeddings, (valid.cumsum(1) - 1).clamp(min=0)[:, length - new :])
+    states, kept = embeddings, {} if cache is None else {CACHE: cache}
+    for layer in model.layers:
+        states = layer(states, attention_mask=mask, position_embeddings=rotary, **kept)
+    if cache is not None:
+        if blank:  # an older crop(0) takes everything
+            cache.crop(-blank)
+        _require_cached(cache, length)
+    return model.norm(states)[:, :new]
+
+
+def _require_cached(cache: Cache | None, wanted: int) -> None:
+    found = 0 if cache is None else cache.get_seq_length()
+    if found != wanted:
+        import transformers
+
+        raise RuntimeError(f"found keys and values of {found} positions, wanted those of {wanted}: pass the cache of the call before; if it was passed, transformers {transformers.__version__} did not fill it: install a 5.x version that this project's constraints name")
+
+
 def pad_after_first(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """[b, S] prompts with padding anywhere -> the same with BOS first, then the padding, then the rest: every prompt ends at S - 1."""
     first = mask.int().argmax(1, keepdim=True)
@@ -102,7 +142,7 @@ def require_bidirectional() -> None:
     if torch.equal(before, after):
         import transformers
 
-        raise RuntimeError(f"transformers {transformers.__version__} ignores the attention mask it is given, so OFT's slots could not see each other; wanted bidirectional attention: install a 5.x version that this project's constraints name")
+        raise RuntimeError(f"transformers {transformers.__version__} ignores the attention mask it is given, so an action slot could not see what stands behind it; wanted bidirectional attention: install a 5.x version that this project's constraints name")
 
 
 def _uncausal(model: LlamaModel) -> LlamaModel:

@@ -15,9 +15,10 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 
 from policies.codec import BINS, ActionCodec
-from policies.openvla_oft import PROMPT_LENGTH_KEY, OpenVLAOFT
+from policies.openvla_oft import OpenVLAOFT
 from policies.parts.images import STEPS_KEY, ImagePath
 from policies.parts.prompts import AFTER, BEFORE, BOS, Prompts, prompt_text
+from policies.parts.vla import PROMPT_LENGTH_KEY
 
 CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,;:!?'\"()-_/"
 SPECIAL = ("<unk>", "<s>", "</s>")  # ids 0, 1 and 2, as Llama's

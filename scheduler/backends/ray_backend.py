@@ -40,13 +40,13 @@ class _Shared:
 
 
 class RayBackend:
-    def __init__(self, hosts: Sequence[Host], groups: int = 1, timeout: float = 60.0) -> None:
-        """`connect` comes first. timeout: seconds without a sign of life; a stage that keeps the interpreter to itself for longer counts as lost."""
+    def __init__(self, hosts: Sequence[Host], groups: int = 1, timeout: float = 60.0, starting: float = 120.0) -> None:
+        """`connect` comes first. timeout: seconds without a sign of life; a stage that keeps the interpreter to itself for longer counts as lost. starting: the same for a process that begins."""
         self._origin, self._numbers = time.perf_counter(), 0
         self._boxes = WeightsBoxes()
         self.arrange(groups)
         self._forget()
-        self._members = Members(hosts, groups, timeout)
+        self._members = Members(hosts, groups, timeout, starting)
 
     def __enter__(self) -> RayBackend:
         return self

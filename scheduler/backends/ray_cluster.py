@@ -11,8 +11,9 @@ import os
 import shutil
 import socket
 import subprocess
+from contextlib import contextmanager, nullcontext
 from math import ceil
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
 
 import ray
 from ray.exceptions import RayError
@@ -47,12 +48,31 @@ def connect(address: str | None = None, object_store: int | None = None) -> Clus
         else:
             options = {"address": _answering(address)}
         try:
-            ray.init(**options, **(QUIET if address is None else {key: QUIET[key] for key in QUIET if key != "include_dashboard"}))
+            with _another_group() if address is None else nullcontext():
+                ray.init(**options, **(QUIET if address is None else {key: QUIET[key] for key in QUIET if key != "include_dashboard"}))
         except (ConnectionError, OSError, RuntimeError, ValueError, RayError) as error:
             raise ClusterError(f"found no Ray to use at {address or 'this machine'}: {one_line(error)}; {WAY_OUT}") from None
         _users = 1
         setattr(ray._private.worker, "_worker_logs_enabled", False)  # of each process that dies Ray prints up to a page; StageLost says it in one line
     return cluster()
+
+
+@contextmanager
+def _another_group() -> Iterator[None]:
+    """What is started inside belongs to a process group of its own: a signal to this program's group (a Ctrl-C, `timeout`, a batch system) would end Ray before the program can."""
+    own = os.getpgrp()
+    try:
+        leader = subprocess.Popen(["sleep", "60"], preexec_fn=os.setpgrp)  # a group must have had a leader to be joined
+        os.setpgid(0, leader.pid)
+    except OSError:  # a session's leader cannot leave its group
+        yield
+        return
+    try:
+        yield
+    finally:
+        os.setpgid(0, 0 if own == os.getpid() else own)
+        leader.kill()
+        leader.wait()
 
 
 def disconnect() -> None:

@@ -21,7 +21,6 @@ from scheduler.backends.ray_host import Host, HostActor, is_gone
 from scheduler.resources import ClusterError
 
 SLICE = 1.0  # seconds without an answer after which the processes are asked for a sign of life
-STARTING = 120.0  # seconds for a process to begin
 LAST_WORDS = 5.0  # seconds that a stage has to close
 LEAST_THREADS = 64  # of an actor: each call that waits in it takes one
 SEE_GPUS = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}  # of a joined Ray, which may not have been started with it
@@ -42,11 +41,11 @@ class Member:
 
 
 class Members:
-    def __init__(self, hosts: Sequence[Host], groups: int, timeout: float) -> None:
+    def __init__(self, hosts: Sequence[Host], groups: int, timeout: float, starting: float) -> None:
         """Raises ClusterError where there is no room, and what a stage raises as it is built."""
         self.epoch = 0  # counts the restarts: what belongs to another one is dropped
         self._all = [Member(number, host) for number, host in enumerate(hosts)]
-        self._timeout, self._threads = timeout, max(LEAST_THREADS, 2 * groups)
+        self._timeout, self._starting, self._threads = timeout, max(timeout, starting), max(LEAST_THREADS, 2 * groups)
         self._hurt: dict[int, str] = {}  # number of a member -> its stage that said it lost something
         self._place, self._strategies = place(hosts)
         try:
@@ -138,7 +137,7 @@ class Members:
                 continue
             if member.ping is None:
                 member.ping, member.asked = member.actor.ping.remote(), time.monotonic()
-            elif ray.wait([member.ping], timeout=0)[0] or time.monotonic() - member.asked > (self._timeout if member.pid else max(self._timeout, STARTING)):
+            elif ray.wait([member.ping], timeout=0)[0] or time.monotonic() - member.asked > (self._timeout if member.pid else self._starting):
                 self._hear(member, member.ping)
                 member.ping = None
             if member.lost is not None:

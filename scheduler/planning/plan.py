@@ -50,6 +50,11 @@ def plan(graph: MacroGraph, profile: Profile, cluster: Cluster, mode: str = "aut
     if apart and lag:
         laid_out += [other for other in (standing_apart(each, graph) for each in laid_out) if other is not None]
     plans = sorted((judged(graph, each, profile, cluster) for each in laid_out), key=lambda p: p.predicted.iteration_s)
+    fitting = [p for p in plans if p.predicted.memory.get("host", 0) <= cluster.memory]
+    if not fitting:
+        held = ", ".join(f"{name} {(stage.resident + max(point.memory for point in stage.points)) / 2**30:.1f} GiB" for name, stage in profile.stages.items() if stage.on != ACCELERATORS)
+        raise PlanError(f"found {cluster.memory / 2**30:.1f} GiB of host memory, wanted {min(p.predicted.memory['host'] for p in plans) / 2**30:.1f} GiB: {held} and more with more items; fewer slots or smaller micro-batches would do")
+    plans = fitting
     rejected = [Rejected(p.mode, p.reason, p.predicted.iteration_s, _slower(p, plans[0])) for p in plans[1:]]
     for name in MODES if mode == "auto" else ():
         if not found[name]:

@@ -84,9 +84,13 @@ def load(path: Path) -> Plan:
     """Raises PlanError for a file that is not a plan, naming the keys at fault."""
     try:
         found = json.loads(Path(path).read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise PlanError(f"{path} is not a plan: {error}; wanted a plan.json that a run wrote") from error
     try:
+        known = {f.name for f in fields(StagePlan)}
+        for name, stage in found["stages"].items():
+            if set(stage) - known:
+                raise TypeError(f"stages.{name} has {', '.join(sorted(set(stage) - known))}")
         stages = {name: StagePlan(**{**stage, "devices": tuple(stage.get("devices", ()))}) for name, stage in found["stages"].items()}
         predicted = Predicted(**found["predicted"]) if found.get("predicted") else None
         rejected = tuple(Rejected(**each) for each in found.get("rejected", ()))
@@ -96,6 +100,8 @@ def load(path: Path) -> Plan:
         if predicted is not None and not all(isinstance(value, (int, float)) for value in (predicted.iteration_s, *predicted.by_stage.values(), *predicted.idle.values(), *predicted.memory.values())):
             raise TypeError("predicted holds something that is no number")
         together = None if found.get("together") is None else tuple(map(tuple, found["together"]))
+        if not isinstance(found.get("together") or [], list) or not all(isinstance(name, str) for group in together or () for name in group):
+            raise TypeError(f"together is {found['together']!r}, not a list of lists of stages")
         return Plan(**{**found, "stages": stages, "predicted": predicted, "rejected": rejected, "together": together})
     except (TypeError, KeyError, AttributeError) as error:
         raise PlanError(f"{path} is not a plan: {error}; wanted the keys {', '.join(f.name for f in fields(Plan))}, and of each stage {', '.join(f.name for f in fields(StagePlan))}") from error
@@ -124,6 +130,9 @@ def check(plan: Plan, graph: MacroGraph, cluster: Cluster, items: int | None = N
     source = graph.order()[0]
     if source in plan.stages and whole(plan.stages[source].processes, 0) and whole(plan.slots, 1) and plan.stages[source].processes > plan.slots:
         wrong.append(f"{plan.stages[source].processes} {source} processes for {plan.slots} slots: some would have nothing to do; use at most {plan.slots}")
+    strangers = sorted({str(name) for group in plan.together or () for name in group if name not in plan.stages})
+    if strangers:
+        wrong.append(f"{', '.join(strangers)} in together, where only stages may stand, as in [[\"act\", \"learn\"]]")
     if wrong:
         raise PlanError("the plan does not fit: found " + "; ".join(wrong))
     return plan

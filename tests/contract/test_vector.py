@@ -325,3 +325,35 @@ def test_an_env_error_keeps_all_it_says_across_a_process_border():
     copy = pickle.loads(pickle.dumps(error))
     assert str(copy) == str(error)
     assert (copy.worker, copy.slot, copy.episode, copy.phase, copy.trace) == (1, 2, "task 3", "reset", "the trace")
+
+
+def test_several_workers_that_were_lost_at_once_are_all_built_anew() -> None:
+    with VectorEnv(functools.partial(ToyEnv), 3, 3, timeout=30) as vector:
+        lost = [worker._process.pid for worker in vector._workers[:2]]
+        for pid in lost:
+            os.kill(pid, signal.SIGKILL)
+        for worker in vector._workers[:2]:
+            worker._process.wait()
+        vector.mend()
+        for slot in range(3):
+            vector.reset(slot, 0, {"task": 0, "init_state": 0})
+        found = []
+        while len(found) < 3:
+            found += vector.wait()
+        assert {result.slot for result in found} == {0, 1, 2}
+        assert not set(lost) & {worker._process.pid for worker in vector._workers}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's care is Linux's")
+def test_a_stopped_worker_dies_with_a_parent_that_was_killed() -> None:
+    program = (
+        "import os, signal, sys; from functools import partial; from envs.toy import ToyEnv; from envs.vector import VectorEnv\n"
+        "env = VectorEnv(partial(ToyEnv), 1, 1); pid = env._workers[0]._process.pid; os.kill(pid, signal.SIGSTOP)\n"
+        "print(pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    pid = int(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout)
+    try:
+        watched = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return  # it has ended already
+    assert select.select([watched], [], [], 30)[0]

@@ -66,6 +66,23 @@ def test_a_process_that_is_killed_is_built_anew_and_changes_no_result(where: str
     assert [json.loads(line)["step"] for line in (found / "metrics.jsonl").read_text().splitlines()] == [1, 2, 3]
 
 
+def test_an_evaluation_whose_policy_was_killed_goes_on_from_the_checkpoint(ray_nodes, serial: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    from embodied import loop
+
+    add, killed = loop.Rows.add, []
+
+    def killing(rows, item):
+        add(rows, item)
+        if rows._exam.phase == "after" and not killed:
+            killed.append(rows._exam.backend.processes("act")[0])
+            os.kill(killed[0], 9)
+
+    monkeypatch.setattr(loop.Rows, "add", killing)
+    found = run(tmp_path, *SPREAD, "scheduler.groups=2")
+    assert "is lost" in capsys.readouterr().out and killed
+    assert episodes(found) == episodes(serial)
+
+
 def test_an_evaluation_on_a_cluster_gives_the_rows_of_one_here(ray_nodes, serial: Path, tmp_path: Path) -> None:
     rows = []
     for name, arguments in (("here", []), ("there", SPREAD[:3])):

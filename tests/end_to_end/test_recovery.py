@@ -30,7 +30,7 @@ def test_an_evaluation_that_lost_a_worker_is_done_again(tmp_path: Path, capsys) 
     arguments = [*APART[:-1], "iterations=1", "evaluation.after=false"]
     plain = run(tmp_path / "plain", *arguments)
     found = run(tmp_path / "struck", *arguments, f"env.fault={{kind: die, phase: step, episode: 0, step: 1, once: {tmp_path}/once}}")
-    assert "evaluating again" in capsys.readouterr().out
+    assert "building it anew" in capsys.readouterr().out
     assert episodes(found) == episodes(plain)
 
 

@@ -1,0 +1,69 @@
+"""OpenVLA: pictures and an instruction in, one action out, its tokens made one after another; one class for every size.
+
+The sequence is BOS, patches, prompt, then the action tokens; attention is causal; token k is read one position before it, and depends
+on the tokens before it. Sampling keeps keys and values from step to step; evaluation is one pass over given tokens, to the same numbers.
+A batch may hold prompts of different lengths: their padding stands in front, right after the patches, unseen and not counted as positions.
+Layout, pictures and prompts are those of OpenVLA-OFT: a folder that does not say `num_actions_chunk` loads as either, and was trained as one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+from transformers import DynamicCache
+
+from policies.parts import sampling
+from policies.parts.decoder import WIDTH
+from policies.parts.vla import VLA
+
+
+class OpenVLA(VLA):
+    """A Policy (policies/base.py). Choices are indices 0..255 into the action token ids in rising id order; C is 1, so L is A."""
+
+    NAME, CHUNK = "openvla", 1
+
+    def __init__(self, config: dict, *rest, **settings):
+        """As VLA. Raises ValueError for a config.json whose policy gives several actions at once."""
+        chunk = config.get("num_actions_chunk", self.CHUNK)
+        if chunk != self.CHUNK:
+            raise ValueError(f"config.json: found num_actions_chunk={chunk}, wanted {self.CHUNK}: OpenVLA gives one action per inference; load this checkpoint with policy=openvla_oft")
+        super().__init__(config, *rest, **settings)
+
+    def action_logits(self, pixel_values: torch.Tensor, prompt_ids: torch.Tensor, tokens: torch.Tensor, prompt_mask: torch.Tensor | None = None) -> torch.Tensor:
+        """[b, 6n, H, W] normalised pixels, [b, S] ids that start with BOS, [b, L] token ids (any of the vocabulary; the last column
+        is not read), [b, S] bool (False: padding, left or right) -> [b, L, 256] logits of the action ids in rising id order."""
+        return self._logits(self._states(pixel_values, prompt_ids, prompt_mask, tokens))
+
+    def _sample(self, inputs: dict[str, torch.Tensor], noise: np.ndarray | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        embeddings, valid = self._whole_context(*self._placed(inputs))
+        uniforms = [None] * self.tokens if noise is None else torch.as_tensor(noise, dtype=torch.float64, device=embeddings.device).unbind(1)
+        cache, values, choices, logprobs = DynamicCache(), None, [], []
+        for step, uniform in enumerate(uniforms):
+            states = self.language_model.after(embeddings, valid, cache)[:, -1:]
+            if step == 0 and self.value_head is not None:
+                values = self.value_head(states)
+            # read WIDTH times over, as the pass itself is: a row's bits must not depend on its place
+            distribution = sampling.log_softmax(self._logits(states.expand(-1, WIDTH, -1))[:, 0], self.temperature)
+            choices.append(sampling.choose(distribution, uniform))
+            logprobs.append(sampling.gather(distribution, choices[-1]))
+            embeddings = self.language_model.model.embed_tokens(self.first_action + choices[-1])[:, None]
+            valid = F.pad(valid, (0, 1), value=True)
+        return torch.stack(choices, dim=1), torch.stack(logprobs, dim=1), values
+
+    def _distribution(self, inputs: dict[str, torch.Tensor], choices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        states = self._states(*self._placed(inputs), self.first_action + choices)
+        values = None if self.value_head is None else self.value_head(states[:, :1])  # no state after it may judge the observation: it has seen the action
+        return sampling.log_softmax(self._logits(states), self.temperature), values
+
+    def _states(self, pixel_values: torch.Tensor, prompt_ids: torch.Tensor, prompt_mask: torch.Tensor | None, tokens: torch.Tensor) -> torch.Tensor:
+        """-> [b, L, D] hidden states from which the tokens are read, each a function of the tokens before its own."""
+        context, valid = self._whole_context(pixel_values, prompt_ids, prompt_mask)
+        given = self.language_model.model.embed_tokens(tokens[:, :-1])
+        states = self.language_model.after(torch.cat([context, given], dim=1), F.pad(valid, (0, given.shape[1]), value=True))
+        return states[:, context.shape[1] - 1 :]
+
+    def _whole_context(self, pixel_values: torch.Tensor, prompt_ids: torch.Tensor, prompt_mask: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """`_context` with a mask in any case."""
+        whole = torch.ones_like(prompt_ids, dtype=torch.bool) if prompt_mask is None else prompt_mask
+        return self._context(pixel_values, prompt_ids, whole)
