@@ -114,7 +114,8 @@ def overlap(rounds: int, rate: float) -> None:
 
 def asynchrony(rounds: int, rate: float) -> None:
     """Sampling and learning on devices of their own, with the newest weights and with those of one update ago."""
-    stages = {"sim": gpu(0.01, 0.0005), "act": gpu(0.004, 0.001), "learn": gpu(0.02, 0.015, streams=False)}
+    one = {"most_units": 1}  # none gains from a second device
+    stages = {"sim": gpu(0.01, 0.0005, **one), "act": gpu(0.004, 0.001, **one), "learn": gpu(0.02, 0.03, streams=False, **one)}
     profile, seconds = Profile(stages, Round(24, 24, (20,))), []
     for lag in (0, 1):
         graph = graphs.reinforcement(lag=lag)
