@@ -53,6 +53,9 @@ class Watched:
     def __init__(self, backend) -> None:
         self.backend, self.events = backend, []
 
+    def now(self) -> float:
+        return self.backend.now()
+
     def submit(self, call: Call) -> None:
         self.backend.submit(call)
 
