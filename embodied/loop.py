@@ -123,7 +123,7 @@ def mended(lost: StageLost, restarts: int, progress: Progress, recover: Callable
         if restarts == 0:
             raise lost
         restarts -= 1
-        progress.note(f"{lost}\nbuilding it anew; {restarts} more such losses end the run" if restarts else f"{lost}\nbuilding it anew; the next such loss ends the run")
+        progress.note(f"{lost}\nbuilding it anew; {restarts} more such losses are mended, the next one ends the run")
         try:
             return recover(lost), restarts
         except StageLost as another:

@@ -12,9 +12,7 @@ from torch.nn import functional as F
 
 from policies.parts import sampling
 from policies.parts.prompts import STOP
-from policies.parts.vla import VLA, vocabulary_of
-
-__all__ = ["OpenVLAOFT", "vocabulary_of"]
+from policies.parts.vla import VLA
 
 
 class OpenVLAOFT(VLA):

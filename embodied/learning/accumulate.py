@@ -6,13 +6,12 @@ So an update may begin with the first granule of its rows, while the rest is sti
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from embodied.learning import batching
+from embodied.learning import batching, losses
 from embodied.learning.algorithms.base import Algorithm
 from embodied.learning.data import Batch, Loss
 from embodied.learning.shards import Shards
@@ -32,7 +31,7 @@ class Accumulator:
         self._microbatch, self._grad_clip, self._decoupled = microbatch, grad_clip, decoupled
         self._shards = Shards(policy, threads)
         self._count = 0.0
-        self.totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])  # metric -> sum and count, until `report`
+        self._totals: dict[str, tuple[float, float]] = {}  # metric -> sum and count, until `report`
 
     def begin(self) -> None:
         """Forgets what was added since the last step."""
@@ -46,8 +45,7 @@ class Accumulator:
         for part in batching.microbatches(batch, self._microbatch):
             for loss in self._shards.run(self._backward, batching.to(part, device)):
                 self._count += loss.count
-                for name, (total, weight) in loss.metrics.items():
-                    self._note(name, total, weight)
+                self._totals = losses.merge_metrics([self._totals, loss.metrics])
 
     def probe(self, batch: Batch) -> None:
         """The work of `add` and nothing of its effect: to be timed."""
@@ -81,13 +79,13 @@ class Accumulator:
             raise Diverged(f"{what}: the gradient's norm is {norm}, wanted a finite number; look for rewards or observations that are not finite, or lower algorithm.learner.lr")
         self._optimizer.set_rate(rate)
         self._optimizer.step()
-        self._note("grad_norm", norm, 1.0)
+        self._totals = losses.merge_metrics([self._totals, {"grad_norm": (norm, 1.0)}])
         return norm
 
     def report(self) -> dict[str, float]:
         """Means of the metrics since the last report."""
-        totals, self.totals = self.totals, defaultdict(lambda: [0.0, 0.0])
-        return {name: total / count for name, (total, count) in totals.items() if count}
+        totals, self._totals = self._totals, {}
+        return losses.metric_means(totals)
 
     @torch.no_grad()
     def logprobs(self, batch: Batch) -> torch.Tensor:
@@ -95,7 +93,3 @@ class Accumulator:
         device = next(self._policy.parameters()).device
         parts = [self._policy.evaluate(part.inputs, part.choices).logprobs.cpu() for part in (batching.to(p, device) for p in batching.microbatches(batch, self._microbatch))]
         return torch.cat(parts)
-
-    def _note(self, name: str, total: float, count: float) -> None:
-        self.totals[name][0] += total
-        self.totals[name][1] += count

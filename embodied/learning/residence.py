@@ -7,6 +7,7 @@ move, and neither class does anything there.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Callable, Iterator, Sequence
 
 import torch
@@ -27,7 +28,7 @@ def move_pinned(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return torch.empty_like(tensor, device=device, pin_memory=tensor.device.type == "cuda").copy_(tensor)
 
 
-class _Held:
+class _Held(ABC):
     """Counts who holds something, and moves its tensors with the first to take it and the last to release it."""
 
     def __init__(self, device: torch.device | str, move: Move | None) -> None:
@@ -57,8 +58,9 @@ class _Held:
         for tensor in self._tensors():
             tensor.data = self._move(tensor.data, device)
 
+    @abstractmethod
     def _tensors(self) -> Iterator[torch.Tensor]:
-        raise NotImplementedError
+        """Everything that moves."""
 
 
 class Residence(_Held):

@@ -28,7 +28,8 @@ class Shards:
 
     def run(self, work: Callable[[Any, Batch], Result], batch: Batch) -> list[Result]:
         """work(policy, part) of every part, in the order of the rows. Gradients stay with the copies until `collect`."""
-        count = max(1, min(self._threads, batch.rows // LEAST_ROWS))
+        on_cpu = batch.choices.device.type == "cpu"  # an accelerator has its own way of sharing, and memory for one gradient
+        count = max(1, min(self._threads, batch.rows // LEAST_ROWS)) if on_cpu else 1
         if count == 1:
             return [work(self._policies[0], batch)]
         policies = self._copies(count)

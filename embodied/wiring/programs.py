@@ -28,7 +28,7 @@ from embodied.runs.folder import RunFolder, RunFolderInUse
 from embodied.runs.metrics import EpisodeLog, MetricsLog, read_episodes
 from embodied.runs.progress import Progress
 from embodied.runs.success import Rate, rate_of
-from embodied.wiring import build, deployment, scheduling, workers
+from embodied.wiring import build, deployment, scheduling
 from embodied.wiring.deployment import Here, OnRay
 from embodied.wiring.workers import Facts
 from envs.process import EnvError
@@ -140,6 +140,8 @@ class Parts:
         self.algorithm, self.learner = build.algorithm(config) if with_algorithm else (None, {})
         if self.algorithm is not None and config.data and not self.algorithm.imitates:
             raise ConfigError(f"data={config.data}: algorithm={config.choices['algorithm']} does not read demonstrations; use algorithm=bc, or leave data= out")
+        if self.algorithm is not None and config.staleness and self.algorithm.imitates:
+            raise ConfigError(f"staleness={config.staleness}: algorithm={config.choices['algorithm']} samples nothing that could be stale; leave it 0")
         build.prepare_fresh(config, run)
         self.policy = build.policy(config, bool(self.algorithm and self.algorithm.needs_values), weights)
         self.keep_cameras = config.record is not None or config.videos > 0
@@ -158,7 +160,6 @@ class Parts:
         self.evaluation_plan = scheduling.for_evaluation(config, self.cluster, count)
         learning = self.algorithm is not None
         if learning:
-            workers.refuse_apart(config, self.algorithm)
             scheduling.fixed(config, graph_of(config, self.algorithm), self.cluster, count)  # a plan file that does not fit is refused here
         self.needs_env = not (learning and self.algorithm.imitates and not config.evaluation.before and not config.evaluation.after)
         self._config = config

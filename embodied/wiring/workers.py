@@ -11,7 +11,6 @@ from typing import Any, Sequence
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from embodied.config import ConfigError
 from embodied.episodes import TrainingLedger
 from embodied.learning.optimizers import build_optimizer, learning_rate
 from embodied.learning.residence import OptimizerResidence, Residence
@@ -98,9 +97,3 @@ def _residence(policy: Any) -> Residence | None:
     parameters = getattr(policy, "parameters", None)
     first = next(iter(parameters()), None) if parameters is not None else None
     return None if first is None else Residence(policy, first.device)
-
-
-def refuse_apart(config: DictConfig, algorithm: Any) -> None:
-    """Raises ConfigError for a config that this algorithm cannot run with older weights."""
-    if config.staleness and algorithm is not None and algorithm.imitates:
-        raise ConfigError(f"staleness={config.staleness}: algorithm={config.choices['algorithm']} samples nothing that could be stale; leave it 0")

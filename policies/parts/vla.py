@@ -7,6 +7,7 @@ through one distribution, so `act` and `evaluate` agree.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Mapping, Sequence
 
@@ -27,7 +28,7 @@ from policies.parts.vision import Projector, VisionBackbone, towers_of
 PROMPT_LENGTH_KEY = "prompt_length"  # ours, in config.json: tokens a prompt is padded to
 
 
-class VLA(nn.Module):
+class VLA(nn.Module, ABC):
     """A Policy (policies/base.py) but for the two methods of a subclass. Choices are indices 0..255 into the action token ids in rising id order."""
 
     NAME: str  # of the policy
@@ -114,13 +115,13 @@ class VLA(nn.Module):
         """[n, C, A] actions in the env's convention -> choices [n, L] int64."""
         return torch.as_tensor(self.codec.encode(actions)).reshape(len(actions), self.tokens)
 
+    @abstractmethod
     def _sample(self, inputs: dict[str, torch.Tensor], noise: np.ndarray | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """-> choices [b, L] int64, their log-probabilities [b, L] float32, values [b] float32 or None."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _distribution(self, inputs: dict[str, torch.Tensor], choices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """choices [b, L] int64 on the model's device -> log-probabilities [b, L, 256] float32, values [b] float32 or None."""
-        raise NotImplementedError
 
     def _placed(self, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """What `prepare` gives -> normalised pixels [b, 6n, H, W], prompt_ids [b, S], prompt_mask [b, S] on the model's device."""

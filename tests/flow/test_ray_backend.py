@@ -14,7 +14,7 @@ from ray_stages import Act, Hurt, Learn, Sim, SimElsewhere, SimHere, Sour, Stage
 from scheduler.backends import ray_cluster
 from scheduler.backends.base import Call, StageLost
 from scheduler.backends.local_backend import LocalBackend
-from scheduler.backends.ray_backend import Host, RayBackend, connect
+from scheduler.backends.ray_backend import Host, RayBackend
 from scheduler.backends.ray_host import Kept
 from scheduler.resources import ClusterError
 from scheduler.running.execute import execute, publish
