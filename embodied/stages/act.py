@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from embodied import seeding
-from embodied.learning.residence import Lease, Residence, footprint
+from embodied.learning.memory.residence import Lease, Residence, footprint
 from embodied.learning.weights import Versions
 from embodied.stages.inline import Inline
 from embodied.stages.sim import Observations

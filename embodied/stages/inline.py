@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from embodied.learning.residence import Lease
+from embodied.learning.memory.residence import Lease
 
 
 class Inline:

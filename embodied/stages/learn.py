@@ -20,7 +20,7 @@ from embodied.learning import batching, weights
 from embodied.learning.accumulate import Accumulator, Diverged
 from embodied.learning.algorithms.base import Algorithm
 from embodied.learning.data import Batch, Trajectory
-from embodied.learning.residence import Lease, OptimizerResidence, Peak, Residence, footprint
+from embodied.learning.memory.residence import Lease, OptimizerResidence, Peak, Residence, footprint
 from embodied.runs import checkpoint
 from embodied.stages.inline import Inline
 from scheduler.backends.base import Call, Outcome

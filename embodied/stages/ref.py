@@ -13,7 +13,7 @@ import torch
 from embodied.learning.algorithms.base import Algorithm
 from embodied.learning.batching import Gather
 from embodied.learning.data import Trajectory
-from embodied.learning.residence import Lease, Peak, Residence, footprint
+from embodied.learning.memory.residence import Lease, Peak, Residence, footprint
 from embodied.stages.inline import Inline
 from scheduler.backends.base import Call, Outcome
 

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from embodied.episodes import TrainingLedger
 from embodied.learning.optimizers import build_optimizer, learning_rate
-from embodied.learning.residence import OptimizerResidence, Residence
+from embodied.learning.memory.residence import OptimizerResidence, Residence
 from embodied.stages.act import ActStage
 from embodied.stages.learn import LearnerSettings, LearnStage
 from embodied.stages.read import ReadStage, demonstration_rows

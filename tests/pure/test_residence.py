@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from embodied.learning.optimizers import build_optimizer
-from embodied.learning.residence import HOST, OptimizerResidence, Residence
+from embodied.learning.memory.residence import HOST, OptimizerResidence, Residence
 from envs.spec import ActionSpec, EnvSpec
 from policies.mlp import MLP
 
