@@ -18,7 +18,8 @@ from torch.nn.utils import skip_init
 
 from envs.spec import ActionSpec, EnvSpec
 from policies.base import ActionChunk, PolicySpec, TokenStats
-from policies.parts import loading, sampling
+from policies.checkpoints import loading
+from policies.parts import sampling
 
 MODEL_TYPE = "mlp"
 

@@ -33,7 +33,7 @@ class OpenVLA(VLA):
     def action_logits(self, pixel_values: torch.Tensor, prompt_ids: torch.Tensor, tokens: torch.Tensor, prompt_mask: torch.Tensor | None = None) -> torch.Tensor:
         """[b, 6n, H, W] normalised pixels, [b, S] ids that start with BOS, [b, L] token ids (any of the vocabulary; the last column
         is not read), [b, S] bool (False: padding, left or right) -> [b, L, 256] logits of the action ids in rising id order."""
-        return self._logits(self._states(pixel_values, prompt_ids, prompt_mask, tokens))
+        return self.logits(self._states(pixel_values, prompt_ids, prompt_mask, tokens))
 
     def _sample(self, inputs: dict[str, torch.Tensor], noise: np.ndarray | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         embeddings, valid = self._whole_context(*self._placed(inputs))
@@ -44,7 +44,7 @@ class OpenVLA(VLA):
             if step == 0 and self.value_head is not None:
                 values = self.value_head(states)
             # read WIDTH times over, as the pass itself is: a row's bits must not depend on its place
-            distribution = sampling.log_softmax(self._logits(states.expand(-1, WIDTH, -1))[:, 0], self.temperature)
+            distribution = sampling.log_softmax(self.logits(states.expand(-1, WIDTH, -1))[:, 0], self.temperature)
             choices.append(sampling.choose(distribution, uniform))
             logprobs.append(sampling.gather(distribution, choices[-1]))
             embeddings = self.language_model.model.embed_tokens(self.first_action + choices[-1])[:, None]
@@ -54,7 +54,7 @@ class OpenVLA(VLA):
     def _distribution(self, inputs: dict[str, torch.Tensor], choices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         states = self._states(*self._placed(inputs), self.first_action + choices)
         values = None if self.value_head is None else self.value_head(states[:, :1])  # no state after it may judge the observation: it has seen the action
-        return sampling.log_softmax(self._logits(states), self.temperature), values
+        return sampling.log_softmax(self.logits(states), self.temperature), values
 
     def _states(self, pixel_values: torch.Tensor, prompt_ids: torch.Tensor, prompt_mask: torch.Tensor | None, tokens: torch.Tensor) -> torch.Tensor:
         """-> [b, L, D] hidden states from which the tokens are read, each a function of the tokens before its own."""
@@ -64,6 +64,6 @@ class OpenVLA(VLA):
         return states[:, context.shape[1] - 1 :]
 
     def _whole_context(self, pixel_values: torch.Tensor, prompt_ids: torch.Tensor, prompt_mask: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """`_context` with a mask in any case."""
+        """`context` with a mask in any case."""
         whole = torch.ones_like(prompt_ids, dtype=torch.bool) if prompt_mask is None else prompt_mask
-        return self._context(pixel_values, prompt_ids, whole)
+        return self.context(pixel_values, prompt_ids, whole)

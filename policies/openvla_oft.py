@@ -23,7 +23,7 @@ class OpenVLAOFT(VLA):
     def action_logits(self, pixel_values: torch.Tensor, prompt_ids: torch.Tensor, prompt_mask: torch.Tensor | None = None) -> torch.Tensor:
         """[b, 6n, H, W] normalised pixels, [b, S] ids that start with BOS, [b, S] bool (False: padding, left or right)
         -> [b, L, 256] logits of the action ids in rising id order."""
-        return self._logits(self._slot_states(pixel_values, prompt_ids, prompt_mask))
+        return self.logits(self._slot_states(pixel_values, prompt_ids, prompt_mask))
 
     def _sample(self, inputs: dict[str, torch.Tensor], noise: np.ndarray | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         distribution, values = self._distribution(inputs)
@@ -34,11 +34,11 @@ class OpenVLAOFT(VLA):
         """No slot depends on what is chosen in another: `choices` is not read."""
         states = self._slot_states(*self._placed(inputs))
         values = None if self.value_head is None else self.value_head(states)
-        return sampling.log_softmax(self._logits(states), self.temperature), values
+        return sampling.log_softmax(self.logits(states), self.temperature), values
 
     def _slot_states(self, pixel_values: torch.Tensor, prompt_ids: torch.Tensor, prompt_mask: torch.Tensor | None) -> torch.Tensor:
         """-> [b, L, D] hidden states from which the slots are read."""
-        context, valid = self._context(pixel_values, prompt_ids, prompt_mask)
+        context, valid = self.context(pixel_values, prompt_ids, prompt_mask)
         if valid is not None:
             valid = F.pad(valid, (0, self.tokens + 1), value=True)
         slots = context.new_zeros(len(context), self.tokens, context.shape[-1])

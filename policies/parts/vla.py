@@ -13,22 +13,20 @@ from typing import Mapping, Sequence
 
 import numpy as np
 import torch
-from torch import nn
-from torch.nn import functional as F
 
 from policies.base import ActionChunk, PolicySpec, TokenStats
-from policies.codec import BINS, ActionCodec
-from policies.parts import loading, sampling
-from policies.parts.decoder import LanguageModel, llama_config, pad_after_first
+from policies.codec import ActionCodec
+from policies.checkpoints import loading
+from policies.parts import sampling
 from policies.parts.images import ImagePath, normalise
-from policies.parts.prompts import LLAMA_VOCABULARY, Prompts
+from policies.parts.network import Network, vocabulary_of
+from policies.parts.prompts import Prompts
 from policies.parts.value_head import ValueHead
-from policies.parts.vision import Projector, VisionBackbone, towers_of
 
 PROMPT_LENGTH_KEY = "prompt_length"  # ours, in config.json: tokens a prompt is padded to
 
 
-class VLA(nn.Module, ABC):
+class VLA(Network, ABC):
     """A Policy (policies/base.py) but for the two methods of a subclass. Choices are indices 0..255 into the action token ids in rising id order."""
 
     NAME: str  # of the policy
@@ -41,13 +39,8 @@ class VLA(nn.Module, ABC):
         if not temperature > 0:
             raise ValueError(f"found temperature={temperature}, wanted a number above 0; a greedy choice is act(observation, None)")
         self.config, self.codec, self.images, self.prompts, self.temperature = config, codec, images, prompts, temperature
-        towers = towers_of(config)
-        llama = llama_config(config["text_config"])
-        self.vision_backbone = VisionBackbone(towers)
-        self.projector = Projector(sum(tower.embed_dim for tower in towers), llama.hidden_size)
-        self.language_model = LanguageModel(llama)
-        self.value_head = ValueHead(llama.hidden_size, detach=value_detach) if value_head else None
-        self.first_action = vocabulary_of(config) - BINS
+        self.build(config)
+        self.value_head = ValueHead(self.width, detach=value_detach) if value_head else None
         chunk = config.get("num_actions_chunk", self.CHUNK)
         self.tokens = chunk * codec.dims  # L
         self.spec = PolicySpec(self.NAME, "continuous", codec.dims, chunk, tuple(cameras), language=True, gripper="open_1_close_0")
@@ -77,11 +70,6 @@ class VLA(nn.Module, ABC):
             policy.value_head.reset()
         loading.load_weights(policy, folder.weights, optional="value_head.")
         return policy
-
-    def materialise(self, dtype: str, device: str) -> None:
-        """Give a model built on the meta device memory (uninitialised) and its rotary frequencies."""
-        self.to(getattr(torch, dtype)).to_empty(device=device)
-        self.language_model.place_rotary(device)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write a folder that `from_pretrained` loads to the same numbers."""
@@ -128,29 +116,3 @@ class VLA(nn.Module, ABC):
         device = self.language_model.lm_head.weight.device
         pixels, prompt_ids, prompt_mask = (inputs[name].to(device) for name in ("pixels", "prompt_ids", "prompt_mask"))
         return normalise(pixels, self.images.means, self.images.stds), prompt_ids, prompt_mask
-
-    def _context(self, pixel_values: torch.Tensor, prompt_ids: torch.Tensor, prompt_mask: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """-> embeddings [b, N, D] of BOS, patches and the rest of the prompt, valid [b, N] bool (None: without padding).
-
-        Every prompt ends at N - 1: its padding goes in front, right after the patches, so what follows it stands at one place in all rows.
-        """
-        embed = self.language_model.model.embed_tokens
-        patches = self.projector(self.vision_backbone(pixel_values.to(embed.weight.dtype)))
-        valid = None
-        if prompt_mask is not None:
-            prompt_ids, prompt_mask = pad_after_first(prompt_ids, prompt_mask.bool())
-            valid = F.pad(prompt_mask[:, 1:], (patches.shape[1] + 1, 0), value=True)
-        text = embed(prompt_ids)
-        return torch.cat([text[:, :1], patches, text[:, 1:]], dim=1), valid
-
-    def _logits(self, states: torch.Tensor) -> torch.Tensor:
-        """[..., D] hidden states -> [..., 256] logits of the action ids in rising id order."""
-        return F.linear(states, self.language_model.lm_head.weight[self.first_action : self.first_action + BINS])
-
-
-def vocabulary_of(config: dict) -> int:
-    """Text and action ids, without the rows that pad the embedding to a multiple; the last 256 are the actions."""
-    rows = config["text_config"]["vocab_size"]
-    if rows == config.get("pad_token_id", LLAMA_VOCABULARY):  # the padding id is the first padding row, so there are none
-        return rows
-    return rows - config.get("pad_to_multiple_of", 64)

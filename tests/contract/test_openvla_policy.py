@@ -7,8 +7,8 @@ import torch
 from policies.base import Policy
 from policies.openvla import OpenVLA
 from policies.openvla_oft import OpenVLAOFT
-from policies.parts import fresh
-from policies.parts.fresh import create_checkpoint
+from policies.checkpoints import fresh
+from policies.checkpoints.fresh import create_checkpoint
 
 INSTRUCTIONS = ["pick up the black bowl next to the plate and place it on the plate", "push the plate"]
 STATISTICS = {"libero_spatial": {"action": {"q01": [-0.9] * 3 + [-1.0] * 3 + [0.0], "q99": [0.9] * 3 + [1.0] * 4, "mask": [True] * 3 + [False] * 4}}}

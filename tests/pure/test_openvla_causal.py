@@ -19,7 +19,7 @@ from policies.openvla import OpenVLA
 from policies.openvla_oft import OpenVLAOFT
 from policies.parts import decoder
 from policies.parts.images import ImagePath
-from policies.parts.loading import CheckpointError
+from policies.checkpoints.loading import CheckpointError
 from policies.parts.prompts import Prompts
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

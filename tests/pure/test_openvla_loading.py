@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from policies.openvla_oft import OpenVLAOFT
-from policies.parts.loading import CheckpointError
+from policies.checkpoints.loading import CheckpointError
 
 TINY = Path(__file__).parents[1] / "fixtures" / "openvla_tiny"
 

@@ -12,7 +12,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from policies.codec import ActionCodec, centres
 from policies.openvla_oft import OpenVLAOFT
-from policies.parts.vla import vocabulary_of
+from policies.parts.network import vocabulary_of
 from policies.parts import decoder
 from policies.parts.images import ImagePath
 from policies.parts.prompts import Prompts

@@ -1,0 +1,69 @@
+"""The network of an OpenVLA under the reference's tensor names: towers, projector, language model, and the rows of the head that say actions.
+
+Everything about size comes from config.json. What is read off the hidden states, and in which order, is the business of who has this class as a base.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from policies.codec import BINS
+from policies.parts.decoder import LanguageModel, llama_config, pad_after_first
+from policies.parts.prompts import LLAMA_VOCABULARY
+from policies.parts.vision import Projector, VisionBackbone, towers_of
+
+
+class Network(nn.Module):
+    """A base that has no constructor of its own: `build` makes the modules once nn.Module's has run."""
+
+    def build(self, config: dict) -> None:
+        """config: what config.json holds. Raises ValueError for towers or a language model that are not known."""
+        towers = towers_of(config)
+        llama = llama_config(config["text_config"])
+        self.vision_backbone = VisionBackbone(towers)
+        self.projector = Projector(sum(tower.embed_dim for tower in towers), llama.hidden_size)
+        self.language_model = LanguageModel(llama)
+        self.first_action = vocabulary_of(config) - BINS
+
+    @property
+    def width(self) -> int:
+        """D: channels of a hidden state."""
+        return self.language_model.lm_head.in_features
+
+    def materialise(self, dtype: str, device: str) -> None:
+        """Give a model built on the meta device memory (uninitialised) and its rotary frequencies."""
+        self.to(getattr(torch, dtype)).to_empty(device=device)
+        self.language_model.place_rotary(device)
+
+    def blocks(self) -> list[nn.Module]:
+        """The transformer blocks that run, in order: what memory is saved by, one at a time."""
+        return [*self.vision_backbone.featurizer.blocks[:-1], *self.vision_backbone.fused_featurizer.blocks[:-1], *self.language_model.model.layers]
+
+    def context(self, pixel_values: torch.Tensor, prompt_ids: torch.Tensor, prompt_mask: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """[b, 6n, H, W] normalised pixels, [b, S] ids that start with BOS, [b, S] bool (False: padding, left or right)
+        -> embeddings [b, N, D] of BOS, patches and the rest of the prompt, valid [b, N] bool (None: without padding).
+
+        Every prompt ends at N - 1: its padding goes in front, right after the patches, so what follows it stands at one place in all rows.
+        """
+        embed = self.language_model.model.embed_tokens
+        patches = self.projector(self.vision_backbone(pixel_values.to(embed.weight.dtype)))
+        valid = None
+        if prompt_mask is not None:
+            prompt_ids, prompt_mask = pad_after_first(prompt_ids, prompt_mask.bool())
+            valid = F.pad(prompt_mask[:, 1:], (patches.shape[1] + 1, 0), value=True)
+        text = embed(prompt_ids)
+        return torch.cat([text[:, :1], patches, text[:, 1:]], dim=1), valid
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        """[..., D] hidden states -> [..., 256] logits of the action ids in rising id order."""
+        return F.linear(states, self.language_model.lm_head.weight[self.first_action : self.first_action + BINS])
+
+
+def vocabulary_of(config: dict) -> int:
+    """Text and action ids, without the rows that pad the embedding to a multiple; the last 256 are the actions."""
+    rows = config["text_config"]["vocab_size"]
+    if rows == config.get("pad_token_id", LLAMA_VOCABULARY):  # the padding id is the first padding row, so there are none
+        return rows
+    return rows - config.get("pad_to_multiple_of", 64)
