@@ -30,8 +30,9 @@ DEFAULT_CHOICES = {"env": "libero", "policy": "openvla_oft", "algorithm": "grpo"
 # name of the number, smallest allowed value
 MINIMA = {
     "iterations": 0, "groups": 1, "sim.slots": 1, "sim.workers": 0, "scheduler.act_rows": 1, "evaluation.episodes": 0,
-    "checkpoints.every": 1, "checkpoints.keep": 1, "videos": 0, "scheduler.patience": 1, "scheduler.restarts": 0, "staleness": 0,
+    "checkpoints.every": 1, "checkpoints.keep": 1, "videos": 0, "scheduler.patience": 1, "scheduler.restarts": 0, "staleness": 0, "sharding.processes": 1,
 }
+PRECISIONS = ("float32", "bfloat16")
 MOST_STALENESS = 8
 CLUSTERS = ("local", "ray")
 SHORT = {"scheduler": "scheduler.mode", "cluster": "cluster.kind"}  # what a block's own name stands for on the command line
@@ -219,6 +220,11 @@ def _check(config: DictConfig) -> None:
         raise ConfigError(f"scheduler.drift: found {config.scheduler.drift}, wanted more than 0 (a share: 0.2 is 20 %)")
     if config.staleness > MOST_STALENESS:
         raise ConfigError(f"staleness: found {config.staleness}, wanted at most {MOST_STALENESS}: each one is a copy of the trained weights, and the corrections grow with it")
+    sharding = config.sharding
+    if sharding.precision not in (None, *PRECISIONS):
+        raise ConfigError(f"sharding.precision: found {sharding.precision!r}, wanted null or one of {', '.join(PRECISIONS)}")
+    if sharding.processes == 1 and (sharding.precision is not None or sharding.offload):
+        raise ConfigError(f"sharding.processes=1: found sharding.precision={sharding.precision} and sharding.offload={sharding.offload}, which are for several processes; use policy.dtype, or more processes")
     if not 0 < config.horizon_share <= 1:
         raise ConfigError(f"horizon_share: found {config.horizon_share}, wanted more than 0 and at most 1")
     if config.scheduler.groups is not None and config.scheduler.groups < 1:
@@ -235,7 +241,7 @@ def refuse_unused(config: DictConfig, program: str, keys: dict[str, str]) -> Non
 
 
 # What may differ between a run and the command line that resumes it; everything else is the run's identity.
-RESUMABLE = ("iterations", "sim", "scheduler", "cluster", "evaluation", "checkpoints", "checkpoint", "resume", "record", "videos", "device", "output")
+RESUMABLE = ("iterations", "sim", "scheduler", "cluster", "sharding", "evaluation", "checkpoints", "checkpoint", "resume", "record", "videos", "device", "output")
 
 
 def differences(first: DictConfig, second: DictConfig) -> list[str]:

@@ -33,6 +33,14 @@ class Cluster:
 
 
 @dataclass
+class Sharding:
+    processes: int = 1  # that learn together on one machine, each with its part of parameters, gradients and optimizer state, on the CPU or on an accelerator of its own
+    activation_checkpointing: bool = False  # keep a block's input alone and run it twice: less memory for about a third more time
+    precision: str | None = None  # of several processes: bfloat16 computes in it and adds gradients up in float32; null = as policy.dtype holds the weights
+    offload: bool = False  # of several processes with accelerators: parameters and optimizer state in host memory, on the device only while in use
+
+
+@dataclass
 class Evaluation:
     episodes: int = 100  # before and after training, and of `evaluate`; every (task, init state) once before any twice
     greedy: bool = False  # the most likely action instead of a sample
@@ -57,6 +65,7 @@ class Run:
     sim: Sim = field(default_factory=Sim)
     scheduler: Scheduler = field(default_factory=Scheduler)
     cluster: Cluster = field(default_factory=Cluster)
+    sharding: Sharding = field(default_factory=Sharding)
     evaluation: Evaluation = field(default_factory=Evaluation)
     checkpoints: Checkpoint = field(default_factory=Checkpoint)
     checkpoint: str | None = None  # evaluate: a run folder, a step_N folder or a policy folder

@@ -169,7 +169,7 @@ def main(pipe: int, memory: int, trace: int, lifeline: int) -> None:
     faulthandler.enable(trace)
     faulthandler.register(signal.SIGUSR1, trace)  # the parent asks where a hung worker is
     _end_with(lifeline)
-    _die_with_parent()
+    die_with_parent()
     connection = Connection(pipe)
     asked: queue.SimpleQueue = queue.SimpleQueue()
     try:
@@ -189,7 +189,7 @@ def main(pipe: int, memory: int, trace: int, lifeline: int) -> None:
     connection.send(("closed", slots.close()))
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """The kernel's own care, for a worker that is stopped, or hangs with the interpreter's lock, when its parent is killed: Linux only."""
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

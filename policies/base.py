@@ -37,7 +37,7 @@ class ActionChunk:
     logprobs: torch.Tensor  # [b, L] float32, of the choices, at the sampling temperature
     mask: torch.Tensor  # [b, L] bool, False for padding tokens
     actions: np.ndarray  # [b, C, A] float32 (int64 [b, C, 1] for a discrete env), in the env's convention
-    values: torch.Tensor | None  # [b] float32, V of each observation; None without a value head
+    values: torch.Tensor | None  # float32: [b], V of each observation, or [b, C], of each action, or [b, L], of each token; None without a value head
     inputs: dict[str, torch.Tensor] = field(default_factory=dict)  # what `evaluate` needs, each [b, ...]
     labels: np.ndarray | None = None  # [b, C, A] what a demonstration should teach, where it differs from `actions`
 
@@ -46,7 +46,7 @@ class ActionChunk:
 class TokenStats:
     logprobs: torch.Tensor  # [n, L] float32
     entropy: torch.Tensor  # [n, L] float32, nats
-    values: torch.Tensor | None  # [n] float32
+    values: torch.Tensor | None  # [n], [n, C] or [n, L] float32, as in ActionChunk
     distribution: torch.Tensor | None = None  # [n, L, V] log-probabilities; only when asked for
 
 

@@ -19,7 +19,8 @@ from torch.nn.utils import skip_init
 from envs.spec import ActionSpec, EnvSpec
 from policies.base import ActionChunk, PolicySpec, TokenStats
 from policies.checkpoints import loading
-from policies.parts import sampling
+from policies.parts import gaussian, sampling
+from policies.parts.value_head import entries
 
 MODEL_TYPE = "mlp"
 
@@ -30,8 +31,9 @@ class MLP(nn.Module):
     chunk: C actions per inference, each of A tokens, so L = C * A. temperature: divides logits; multiplies the Gaussian's std.
     Gaussian choices are the unclipped samples in units where +-1 is a dim's finite bounds (env units where a bound is infinite);
     actions are clipped to the bounds. state_mean, state_std: fixed normalisation of the state, each [S]; None = as it comes.
+    value_level: what one value of the critic judges: "chunk", "action" or "token" (1, C or L outputs).
     checkpoint: a folder of `save_pretrained`; its hidden, chunk and state normalisation replace the ones given, its weights the seed's
-    (a critic that only one side has is left as initialised, or left out).
+    (a critic that only one side has, or that gives other values there, is left as initialised, or left out).
     Raises ValueError when the env has no state vector, or the folder does not fit; FileNotFoundError when it lacks a file.
     """
 
@@ -42,6 +44,7 @@ class MLP(nn.Module):
         chunk: int = 1,
         temperature: float = 1.0,
         value_head: bool = True,
+        value_level: str = "chunk",
         initial_log_std: float = -0.5,
         state_mean: Sequence[float] | None = None,
         state_std: Sequence[float] | None = None,
@@ -62,26 +65,29 @@ class MLP(nn.Module):
         action = env_spec.action
         self.spec = PolicySpec("mlp", action.kind, action.dims, chunk, state=env_spec.state, choices=action.choices, gripper=action.gripper,
                                distribution=action.kind == "discrete")  # fmt: skip
-        self.temperature = float(temperature)
+        self.temperature, self.value_level = float(temperature), value_level
         self.discrete = action.kind == "discrete"
         generator = torch.Generator().manual_seed(seed)
-        length = chunk * action.dims
+        length, values = chunk * action.dims, entries(value_level, chunk, action.dims)
         outputs = length * action.choices if self.discrete else length
         self.actor = _network(env_spec.state, hidden, outputs, 0.01, generator)
-        self.critic = _network(env_spec.state, hidden, 1, 1.0, generator) if value_head else None
+        critic = self.critic = _network(env_spec.state, hidden, values, 1.0, generator) if value_head else None
         mean = _per_entry("state_mean", state_mean, env_spec.state, 0.0)
         std = _per_entry("state_std", state_std, env_spec.state, 1.0)
         self.register_buffer("state_mean", mean, persistent=False)
         self.register_buffer("state_std", std, persistent=False)
         self.settings = {
             "model_type": MODEL_TYPE, "state": env_spec.state, "action": asdict(action), "hidden": list(hidden), "chunk": chunk,
-            "temperature": self.temperature, "state_mean": mean.tolist(), "state_std": std.tolist(),
+            "temperature": self.temperature, "value_level": value_level, "state_mean": mean.tolist(), "state_std": std.tolist(),
         }  # fmt: skip
         if not self.discrete:
             self.log_std = nn.Parameter(torch.full((action.dims,), float(initial_log_std)))
             self._low, self._high, self._centre, self._half = _bounds(action)
         if checkpoint is not None:
+            if entries(saved.get("value_level", "chunk"), chunk, action.dims) != values:
+                self.critic = None
             loading.load_weights(self, (Path(checkpoint, loading.WEIGHTS),), optional="critic.")
+            self.critic = critic
         self.to(device)
 
     def prepare(self, observation: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
@@ -95,11 +101,8 @@ class MLP(nn.Module):
         head = self._head(inputs)
         if self.discrete:
             choices = sampling.choose(head, noise)
-        elif noise is None:
-            choices = head
         else:
-            uniform = torch.as_tensor(noise, dtype=torch.float64, device=head.device)
-            choices = (head.double() + self._std().double() * torch.special.ndtri(uniform)).float()
+            choices = gaussian.sample(head, self._std(), noise)
         mask = torch.ones(choices.shape, dtype=torch.bool, device=choices.device)
         return ActionChunk(choices, self._logprobs(head, choices), mask, self._actions(choices), self._values(inputs), inputs)
 
@@ -110,8 +113,7 @@ class MLP(nn.Module):
             return TokenStats(self._logprobs(head, choices), sampling.entropy(head), self._values(inputs), head if distribution else None)
         if distribution:
             raise ValueError("policy=mlp with continuous actions: found a request for [n, L, V] log-probabilities, wanted a discrete policy; set algorithm.kl_coef=0")
-        entropy = (0.5 * math.log(2 * math.pi * math.e) + self._std().log()).expand_as(head)
-        return TokenStats(self._logprobs(head, choices), entropy, self._values(inputs))
+        return TokenStats(self._logprobs(head, choices), gaussian.entropy(self._std()).expand_as(head), self._values(inputs))
 
     def encode(self, actions: np.ndarray) -> torch.Tensor:
         """[n, C, A] env actions -> [n, L] choices (int64, or float32 in the units of the class docstring)."""
@@ -129,14 +131,14 @@ class MLP(nn.Module):
         loading.write_folder(folder, self, {loading.CONFIG: self.settings}, {})
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, env_spec: EnvSpec | None = None, temperature: float | None = None, value_head: bool = True) -> MLP:
+    def from_pretrained(cls, folder: str | Path, env_spec: EnvSpec | None = None, temperature: float | None = None, value_head: bool = True, value_level: str = "chunk") -> MLP:
         """Load what `save_pretrained` wrote. None: the env's shapes, and the temperature, that the folder was saved with.
 
         Raises what the constructor raises: every missing, extra and misshapen tensor is named, and both sides where the env is another.
         """
         saved = _read(folder, env_spec)
         spec = env_spec or EnvSpec("checkpoint", saved["action"], state=saved["state"])
-        return cls(spec, temperature=temperature or saved["temperature"], value_head=value_head, checkpoint=folder)
+        return cls(spec, temperature=temperature or saved["temperature"], value_head=value_head, value_level=value_level, checkpoint=folder)
 
     def _head(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         """Discrete: log-probabilities [n, L, V]; Gaussian: means [n, L]."""
@@ -144,10 +146,15 @@ class MLP(nn.Module):
         return sampling.log_softmax(raw.unflatten(1, (-1, self.spec.choices)), self.temperature) if self.discrete else raw
 
     def _normal(self, state: torch.Tensor) -> torch.Tensor:
-        return (state - self.state_mean) / self.state_std
+        normal = (state - self.state_mean) / self.state_std
+        return normal.to(self.actor[0].weight.dtype)  # learned from in half precision, where sharding says so
 
     def _values(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor | None:
-        return None if self.critic is None else self.critic(self._normal(inputs["state"])).squeeze(1)
+        """As the value level says: [b], [b, C] or [b, L]."""
+        if self.critic is None:
+            return None
+        values = self.critic(self._normal(inputs["state"]))
+        return values.squeeze(1) if self.value_level == "chunk" else values
 
     def _std(self) -> torch.Tensor:
         """[L]: each action of a chunk has the same."""
@@ -156,8 +163,7 @@ class MLP(nn.Module):
     def _logprobs(self, head: torch.Tensor, choices: torch.Tensor) -> torch.Tensor:
         if self.discrete:
             return sampling.gather(head, choices)
-        std = self._std()
-        return -0.5 * ((choices - head) / std).square() - std.log() - 0.5 * math.log(2 * math.pi)
+        return gaussian.logprobs(head, self._std(), choices)
 
     def _actions(self, choices: torch.Tensor) -> np.ndarray:
         chunks = choices.unflatten(1, (self.spec.chunk, self.spec.action_dims)).cpu().numpy()

@@ -22,7 +22,7 @@ ADAPTERS = {
     "math_verify": ("envs/",),
     "reasoning_gym": ("envs/",),
 }
-MAY_IMPORT_SCHEDULER = {f"embodied/{name}.py" for name in ("loop", "graphs", "train", "evaluate", "plan", "doctor", "config", "wiring/programs", "wiring/scheduling", "wiring/training", "wiring/deployment", "wiring/measuring")}
+MAY_IMPORT_SCHEDULER = {f"embodied/{name}.py" for name in ("loop", "graphs", "train", "evaluate", "plan", "doctor", "config", "wiring/programs", "wiring/scheduling", "wiring/training", "wiring/deployment", "wiring/measuring", "wiring/ranks")}
 # In scheduler/: a room may import itself and those to its right.
 ROOMS = ("planning", "running", "backends", "nouns")
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, Iterator
 
 import torch
 
 from embodied.learning import batching, losses
 from embodied.learning.algorithms.base import Algorithm
 from embodied.learning.data import Batch, Loss
+from embodied.learning.sharding import ALONE, Sharding, whole
 from embodied.learning.shards import Shards
 
 
@@ -22,14 +23,16 @@ class Diverged(ValueError):
 
 
 class Accumulator:
-    def __init__(self, policy: Any, algorithm: Algorithm, optimizer: Any, microbatch: int | None, grad_clip: float | None, decoupled: bool = False, threads: int = 1) -> None:
+    def __init__(self, policy: Any, algorithm: Algorithm, optimizer: Any, microbatch: int | None, grad_clip: float | None, decoupled: bool = False, threads: int = 1, sharding: Sharding = ALONE) -> None:
         """optimizer: learning.optimizers.Optimizer. microbatch: rows of one forward/backward, None = as they come. grad_clip: largest norm.
 
         decoupled: rows were sampled with older weights. A batch without `proximal` gets it from the weights as they are. threads: on the CPU.
+        sharding: this process's place among those whose sums make one gradient; every one is given the same batches.
         """
         self._policy, self._algorithm, self._optimizer = policy, algorithm, optimizer
         self._microbatch, self._grad_clip, self._decoupled = microbatch, grad_clip, decoupled
-        self._shards = Shards(policy, threads)
+        self._sharding = sharding
+        self._shards = Shards(policy, threads if sharding.count == 1 else 1)  # copies of a sharded policy would gather its parameters each for itself
         self._count = 0.0
         self._totals: dict[str, tuple[float, float]] = {}  # metric -> sum and count, until `report`
 
@@ -41,18 +44,21 @@ class Accumulator:
 
     def add(self, batch: Batch) -> None:
         """Forward and backward of the rows."""
-        device = next(self._policy.parameters()).device
-        for part in batching.microbatches(batch, self._microbatch):
-            for loss in self._shards.run(self._backward, batching.to(part, device)):
+        for part in self._parts(batch):
+            for loss in self._shards.run(self._backward, part):
                 self._count += loss.count
                 self._totals = losses.merge_metrics([self._totals, loss.metrics])
 
     def probe(self, batch: Batch) -> None:
         """The work of `add` and nothing of its effect: to be timed."""
-        device = next(self._policy.parameters()).device
-        for part in batching.microbatches(batch, self._microbatch):
-            self._shards.run(lambda policy, rows: self._evaluated(policy, rows).logprobs.sum().backward(), batching.to(part, device))
+        for part in self._parts(batch):
+            self._shards.run(lambda policy, rows: self._evaluated(policy, rows).logprobs.sum().backward(), part)
         self.begin()
+
+    def _parts(self, batch: Batch) -> Iterator[Batch]:
+        """This process's micro-batches, on the device it computes on."""
+        device = self._sharding.device or next(self._policy.parameters()).device
+        return (batching.to(part, device) for part in self._sharding.parts(batch, self._microbatch))
 
     def _evaluated(self, policy: Any, part: Batch) -> Any:
         return policy.evaluate(part.inputs, part.choices, distribution=self._algorithm.needs_reference)
@@ -65,31 +71,36 @@ class Accumulator:
         loss.sum.backward()
         return replace(loss, sum=loss.sum.detach())
 
-    def step(self, rate: float, what: str) -> float | None:
-        """The update; its gradient norm before clipping, None when every row was masked and nothing was done. what: names it in an error."""
-        if self._count == 0:
+    def step(self, rate: float | None, what: str, value_rate: float | None = None) -> float | None:
+        """The update; its gradient norm before clipping, None when every row was masked and nothing was done. what: names it in an error.
+
+        rate: None leaves all but the value head as it is. value_rate: of the value head, None = rate.
+        """
+        (count,) = self._sharding.sums([self._count])
+        if count == 0:
             return None
         self._shards.collect()
+        if rate is None:
+            self._optimizer.hold()
         trainable = [p for p in self._policy.parameters() if p.grad is not None]
         for parameter in trainable:
-            parameter.grad /= self._count
+            parameter.grad /= count
         limit = float("inf") if self._grad_clip is None else self._grad_clip
-        norm = float(torch.nn.utils.clip_grad_norm_(trainable, limit))
+        norm = float(whole(torch.nn.utils.clip_grad_norm_(trainable, limit)))
         if not math.isfinite(norm):
             raise Diverged(f"{what}: the gradient's norm is {norm}, wanted a finite number; look for rewards or observations that are not finite, or lower algorithm.learner.lr")
-        self._optimizer.set_rate(rate)
+        self._optimizer.set_rate(rate or 0.0, value_rate)
         self._optimizer.step()
-        self._totals = losses.merge_metrics([self._totals, {"grad_norm": (norm, 1.0)}])
+        self._totals = losses.merge_metrics([self._totals, {"grad_norm": (norm / self._sharding.count, 1.0 / self._sharding.count)}])
         return norm
 
     def report(self) -> dict[str, float]:
         """Means of the metrics since the last report."""
         totals, self._totals = self._totals, {}
-        return losses.metric_means(totals)
+        sums = self._sharding.sums([number for pair in totals.values() for number in pair])
+        return losses.metric_means(dict(zip(totals, zip(sums[::2], sums[1::2]))))
 
     @torch.no_grad()
     def logprobs(self, batch: Batch) -> torch.Tensor:
         """[n, L] of the batch's choices with the weights as they are."""
-        device = next(self._policy.parameters()).device
-        parts = [self._policy.evaluate(part.inputs, part.choices).logprobs.cpu() for part in (batching.to(p, device) for p in batching.microbatches(batch, self._microbatch))]
-        return torch.cat(parts)
+        return self._sharding.joined([self._policy.evaluate(part.inputs, part.choices).logprobs for part in self._parts(batch)], batch.rows)

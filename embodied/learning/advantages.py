@@ -15,14 +15,16 @@ import torch
 EPSILON = 1e-6  # added to every standard deviation that is divided by
 
 
-def gae(rewards: torch.Tensor, values: torch.Tensor, bootstrap: float, gamma: float, lam: float) -> torch.Tensor:
-    """Generalised advantage estimates of one trajectory, one per chunk-step.
+def gae(rewards: torch.Tensor, values: torch.Tensor, bootstrap: float, gamma: float | torch.Tensor, lam: float) -> torch.Tensor:
+    """Generalised advantage estimates of one trajectory, one per decision (Schulman et al. 2016, eq. 16).
 
-    rewards [T], values [T] = V before each chunk, bootstrap = V after the last one (0 when the env ended the episode).
-    delta_t = r_t + gamma * V_{t+1} - V_t and A_t = delta_t + gamma * lam * A_{t+1}. Returns [T] float32, computed in float64.
+    rewards [T], values [T] = V before each decision, bootstrap = V after the last one (0 when the env ended the episode). gamma: one for
+    all, or [T] float64: the discount between a decision and the next.
+    delta_t = r_t + gamma_t * V_{t+1} - V_t and A_t = delta_t + gamma_t * lam * A_{t+1}. Returns [T] float32, computed in float64.
     """
     advantages, following, ahead = [], float(bootstrap), 0.0
-    for reward, value in zip(reversed(rewards.tolist()), reversed(values.tolist())):
+    discounts = gamma.tolist() if isinstance(gamma, torch.Tensor) else [gamma] * len(rewards)
+    for reward, value, gamma in zip(reversed(rewards.tolist()), reversed(values.tolist()), reversed(discounts)):
         ahead = reward + gamma * following - value + gamma * lam * ahead
         advantages.append(ahead)
         following = value
@@ -33,6 +35,46 @@ def rewards_to_go(rewards: torch.Tensor, gamma: float, bootstrap: float = 0.0) -
     """[T] -> [T] float32: sum over k >= t of gamma^(k-t) * r_k, plus the discounted bootstrap."""
     zeros = torch.zeros_like(rewards)
     return gae(rewards, zeros, bootstrap, gamma, 1.0)
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What the K values of each chunk judge, [T, K] each; flattened, they stand in the order of time."""
+
+    rewards: torch.Tensor  # float32, what each brought at once
+    discounts: torch.Tensor  # float64, between it and the next
+    tokens: torch.Tensor  # int64, its executed tokens
+    taken: torch.Tensor  # bool: False for one that was never come to, which has no place in time
+
+    def gae(self, values: torch.Tensor, bootstrap: float, lam: float) -> torch.Tensor:
+        """values [T, K] -> advantages [T, K] float32 over the decisions taken, 0 for the others."""
+        result = torch.zeros(self.taken.shape)
+        result[self.taken] = gae(self.rewards[self.taken], values[self.taken], bootstrap, self.discounts[self.taken], lam)
+        return result
+
+
+def decisions(count: int, rewards: torch.Tensor, step_rewards: torch.Tensor | None, mask: torch.Tensor, gamma: float) -> Decisions:
+    """The decisions of one trajectory that K = count values per chunk judge: 1 (whole chunks), C (primitive actions) or L (tokens).
+
+    rewards [T] of chunks, step_rewards [T, C] of primitive steps, mask [T, L] bool. gamma discounts from one decision to the next, but within
+    an action the tokens are steps without time: 1 between them, and the action's reward comes with its last token (as where text is
+    learned token by token: Ouyang et al. 2022, appendix C). So a value means the same however many tokens spell an action.
+    Raises ValueError where the numbers of values, actions and tokens do not fit.
+    """
+    steps, length = mask.shape
+    if count == 1:
+        whole = (steps, 1)
+        return Decisions(rewards.view(whole), torch.full(whole, gamma, dtype=torch.float64), mask.sum(-1, keepdim=True), torch.ones(whole, dtype=torch.bool))
+    actions = None if step_rewards is None else step_rewards.shape[1]
+    if actions is None or length % actions or count not in (actions, length):
+        found = "no rewards of primitive steps" if actions is None else f"{actions} actions of {length} tokens"
+        raise ValueError(f"found {count} values per chunk and {found}, wanted 1 value, one per action or one per token; set policy.value_level=chunk")
+    tokens = mask.view(steps, count, length // count).sum(-1)
+    taken = (tokens > 0).view(steps, actions, count // actions)
+    last = taken & (taken.flip(-1).cumsum(-1).flip(-1) == 1)  # of each action
+    spent = torch.where(last, step_rewards.unsqueeze(-1), 0.0).view(steps, count)
+    discounts = torch.where(last, gamma, torch.ones((), dtype=torch.float64)).view(steps, count)
+    return Decisions(spent, discounts, tokens, tokens > 0)
 
 
 @dataclass(frozen=True)
@@ -100,7 +142,7 @@ def leave_one_out(returns: torch.Tensor, groups: Groups) -> torch.Tensor:
 def normalise(advantages: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Centre and scale over the whole batch; an entry counts as often as its weight says, so masked ones do not.
 
-    advantages: per trajectory [T] float32; weights: per trajectory [T], for instance its number of executed tokens.
+    advantages: per trajectory [T] float32 (or [T, K] flattened); weights: as many, for instance its number of executed tokens.
     With no weight at all the advantages come back as they are.
     """
     if not advantages:

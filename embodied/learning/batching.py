@@ -29,7 +29,7 @@ def rows(trajectories: Sequence[Trajectory], estimate: Any, aggregation: str, re
     """Flatten the kept trajectories. `estimate` has `advantages`, `returns` (or None) and `keep`, one entry per trajectory.
 
     `reference`: per trajectory [T, L, V] log-probabilities of the frozen policy. Inputs named *_ids or *_mask of differing width are padded
-    on the right with 0 to the widest, and so are choices, log-probs and mask (masked there). When nothing is kept, the batch has 0 rows.
+    on the right with 0 to the widest, and so are choices, log-probs, mask and values of tokens (masked there). When nothing is kept, the batch has 0 rows.
     Raises ValueError for an empty list, and for other inputs whose shapes differ.
     """
     if not trajectories:
@@ -40,16 +40,16 @@ def rows(trajectories: Sequence[Trajectory], estimate: Any, aggregation: str, re
     chosen = [trajectories[i] for i in kept]
     width = max(t.choices.shape[1] for t in chosen)
     wide = [estimate.advantages[i].float().expand(t.choices.shape) for i, t in zip(kept, chosen)]
-    zeros = [torch.zeros(t.length) for t in chosen]
-    returns = zeros if estimate.returns is None else [estimate.returns[i].float() for i in kept]
+    values = [torch.zeros(t.length) if t.values is None else t.values.float() for t in chosen]
+    returns = [torch.zeros(t.length) for t in chosen] if estimate.returns is None else [estimate.returns[i].float() for i in kept]
     return Batch(
         inputs={name: _join(name, [t.inputs[name] for t in chosen]) for name in chosen[0].inputs},
         choices=_cat([t.choices for t in chosen], width),
         logprobs=_cat([t.logprobs.float() for t in chosen], width),
         weights=_cat([token_weights(t.mask, aggregation) for t in chosen], width),
         advantages=_cat(wide, width),
-        returns=torch.cat(returns),
-        values=torch.cat([zero if t.values is None else t.values.float() for t, zero in zip(chosen, zeros)]),
+        returns=_judged(returns),
+        values=_judged(values),
         reference=None if reference is None else _cat([reference[i] for i in kept], width),
     )
 
@@ -122,6 +122,11 @@ def _each(batch: Batch, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch
 def _cat(tensors: Sequence[torch.Tensor], width: int) -> torch.Tensor:
     """Concatenate along rows after padding dim 1 on the right with 0."""
     return torch.cat([_pad(tensor, width) for tensor in tensors])
+
+
+def _judged(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Each [T] or each [T, K], of which those of tokens may differ in width."""
+    return torch.cat(list(tensors)) if tensors[0].dim() == 1 else _cat(tensors, max(tensor.shape[1] for tensor in tensors))
 
 
 def _pad(tensor: torch.Tensor, width: int) -> torch.Tensor:

@@ -23,13 +23,13 @@ class ChunkRecord:
     logprobs: torch.Tensor  # [L] float32
     mask: torch.Tensor  # [L] bool, False for the policy's own padding
     rewards: Sequence[float]  # [n], one per primitive step that ran
-    value: float | None  # V of the observation that was acted on
+    value: float | torch.Tensor | None  # V of the observation that was acted on, or [K] of its actions or tokens
 
 
 def record(chunk: Any, row: int, rewards: Sequence[float]) -> ChunkRecord:
     """Row `row` of an action chunk (fields `inputs`, `choices`, `logprobs`, `mask`, `values`) and the rewards of the steps that ran."""
     inputs = {name: tensor[row : row + 1] for name, tensor in chunk.inputs.items()}
-    value = None if chunk.values is None else float(chunk.values[row])
+    value = None if chunk.values is None else chunk.values[row]
     return ChunkRecord(inputs, chunk.choices[row], chunk.logprobs[row], chunk.mask[row], list(map(float, rewards)), value)
 
 
@@ -69,6 +69,7 @@ def assemble(
     if short:
         raise ValueError(f"episode {episode}: chunk {short[0]} ran {len(steps[short[0]].rewards)} of {chunk} actions yet was not the last; only an episode's end may cut a chunk")
     length = steps[0].choices.shape[0]
+    ran = [list(step.rewards) + [0.0] * (chunk - len(step.rewards)) for step in steps]
     masks = [step.mask.cpu() & executed_mask(length, chunk, len(step.rewards)) for step in steps]
     valued = all(step.value is not None for step in steps)
     return Trajectory(
@@ -79,7 +80,8 @@ def assemble(
         logprobs=torch.stack([step.logprobs.float().cpu() for step in steps]),
         mask=torch.stack(masks),
         rewards=torch.tensor([sum(step.rewards) for step in steps], dtype=torch.float32),
-        values=torch.tensor([step.value for step in steps], dtype=torch.float32) if valued else None,
+        step_rewards=torch.tensor(ran, dtype=torch.float32),
+        values=torch.stack([torch.as_tensor(step.value, dtype=torch.float32).cpu() for step in steps]) if valued else None,
         terminated=bool(terminated),
         truncated=bool(truncated) and not terminated,
         final_observation=None if terminated else dict(final_observation),

@@ -62,12 +62,22 @@ def exact_kl(policy: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
 
 
 def value_error(values: torch.Tensor, old: torch.Tensor, returns: torch.Tensor, clip: float | None) -> torch.Tensor:
-    """0.5 * (V - return)^2, [n]; with a clip the larger of that and the same for old + clamp(V - old, -clip, clip)."""
+    """0.5 * (V - return)^2, [n] or [n, K]; with a clip the larger of that and the same for old + clamp(V - old, -clip, clip)."""
     error = (values - returns).square()
     if clip is not None:
         held = old + (values - old).clamp(-clip, clip)
         error = torch.maximum(error, (held - returns).square())
     return 0.5 * error
+
+
+def spread(entries: torch.Tensor, length: int) -> torch.Tensor:
+    """One number per row [n], or per action or token [n, K], given to each of its tokens: -> [n, L], L = length, a multiple of K.
+
+    So an entry weighs as much as its executed tokens do, and the one denominator of `gather_loss` serves it too.
+    """
+    columns = entries.unsqueeze(1) if entries.dim() == 1 else entries
+    rows, count = columns.shape
+    return columns.unsqueeze(2).expand(-1, -1, length // count).reshape(rows, length)
 
 
 def gather_loss(per_token: torch.Tensor, weights: torch.Tensor, metrics: Mapping[str, torch.Tensor]) -> Loss:

@@ -12,6 +12,8 @@ from typing import Any, Iterable
 
 import torch
 
+from embodied.learning.sharding import alike, whole
+
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic that pulls singular values towards 1
 ITERATIONS = 5
 RMS = 0.2  # root mean square of AdamW's step in units of the learning rate
@@ -41,16 +43,16 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
         for group in self.param_groups:
-            alike: dict[torch.Size, list[torch.Tensor]] = defaultdict(list)
+            of_shape: dict[torch.Size, list[torch.Tensor]] = defaultdict(list)
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    alike[parameter.shape].append(parameter)
-            for parameters in alike.values():
-                steps = orthogonalise(torch.stack([self._momentum(p, group["momentum"]) for p in parameters]))
+                    of_shape[parameter.shape].append(parameter)
+            for parameters in of_shape.values():
+                steps = orthogonalise(torch.stack([whole(self._momentum(p, group["momentum"])) for p in parameters]))
                 rate = group["lr"] * RMS * max(parameters[0].shape) ** 0.5
                 for parameter, step in zip(parameters, steps):
                     parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                    parameter.add_(step.to(parameter.dtype), alpha=-rate)
+                    parameter.add_(alike(step.to(parameter.dtype), parameter), alpha=-rate)
 
     def _momentum(self, parameter: torch.Tensor, momentum: float) -> torch.Tensor:
         """The Nesterov direction, float32."""

@@ -38,8 +38,9 @@ def learning_rate(update: int, share: float = 0.0, *, lr: float, warmup_updates:
 class Optimizer:
     """One or two torch optimisers as one: step, zero_grad, state_dict, load_state_dict, set_rate."""
 
-    def __init__(self, parts: dict[str, torch.optim.Optimizer]):
-        self.parts = parts
+    def __init__(self, parts: dict[str, torch.optim.Optimizer], values: Iterable[nn.Parameter] = ()):
+        """values: those of the parameters that are the value head's."""
+        self.parts, self.values = parts, set(values)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -50,11 +51,18 @@ class Optimizer:
         for name, part in self.parts.items():
             yield from ((1 if name == "muon" else 2, p) for group in part.param_groups for p in group["params"])
 
-    def set_rate(self, lr: float) -> None:
-        """lr for all groups; a group's own factor (the value head's) is applied to it."""
+    def set_rate(self, lr: float, value_lr: float | None = None) -> None:
+        """lr for all groups, or value_lr for the value head's; a group's own factor (the value head's) is applied to it."""
         for part in self.parts.values():
             for group in part.param_groups:
-                group["lr"] = lr * group["factor"]
+                own = lr if value_lr is None or group["params"][0] not in self.values else value_lr
+                group["lr"] = own * group["factor"]
+
+    def hold(self) -> None:
+        """Drops the gradients of all but the value head's parameters: the next step leaves those, their moments and their decay as they are."""
+        for parameter in self.parameters:
+            if parameter not in self.values:
+                parameter.grad = None
 
     def step(self) -> None:
         for part in self.parts.values():
@@ -106,24 +114,28 @@ def build_optimizer(
     if optimizer == "muon":
         own = getattr(policy, "hidden_matrices", None)
         matrices = set(own()) if own else hidden_matrices(named)
+    values = {p for name, p in named if _of_value(name)}
     factor = 1.0 if value_lr is None else value_lr / lr
     parts: dict[str, torch.optim.Optimizer] = {}
     taken = [(name, p) for name, p in named if name in matrices]
     rest = [(name, p) for name, p in named if name not in matrices]
     if taken:
-        parts["muon"] = Muon(_groups(taken, lr, weight_decay, factor), lr=lr, momentum=momentum)
+        parts["muon"] = Muon(_groups(taken, values, lr, weight_decay, factor), lr=lr, momentum=momentum)
     if rest:
         default = MUON_REST_BETAS if taken else (0.9, 0.999)
-        parts["adamw"] = torch.optim.AdamW(_groups(rest, lr, weight_decay, factor), lr=lr, betas=tuple(betas or default))
-    return Optimizer(parts)
+        parts["adamw"] = torch.optim.AdamW(_groups(rest, values, lr, weight_decay, factor), lr=lr, betas=tuple(betas or default))
+    return Optimizer(parts, values)
 
 
-def _groups(named: list[tuple[str, nn.Parameter]], lr: float, weight_decay: float, value_factor: float) -> list[dict[str, Any]]:
+def _of_value(name: str) -> bool:
+    return "value_head" in name or name.startswith("critic")
+
+
+def _groups(named: list[tuple[str, nn.Parameter]], values: set[nn.Parameter], lr: float, weight_decay: float, value_factor: float) -> list[dict[str, Any]]:
     """Parameter groups by (decays or not, the value head's or not), in a fixed order; empty ones are left out."""
     sorted_out: dict[tuple[bool, bool], list[nn.Parameter]] = {}
-    for name, p in named:
-        is_value = "value_head" in name or name.startswith("critic")
-        sorted_out.setdefault((p.dim() >= 2, is_value), []).append(p)
+    for _, p in named:
+        sorted_out.setdefault((p.dim() >= 2, p in values), []).append(p)
     groups = []
     for (decays, is_value), parameters in sorted(sorted_out.items(), key=lambda item: item[0]):
         factor = value_factor if is_value else 1.0

@@ -16,6 +16,8 @@ from typing import Any, Iterable, Sequence
 import torch
 from torch import nn
 
+from embodied.learning.sharding import whole
+
 BUCKET_BYTES = 256 * 2**20
 ALIGNMENT = 16  # of an entry's offset: the largest element (complex128) can be read in place
 
@@ -174,7 +176,7 @@ def _pack(version: int, number: int, of: int, placed: Sequence[tuple[Entry, nn.P
     last = placed[-1][0]
     data = torch.zeros(last.offset + last.bytes, dtype=torch.uint8)
     for entry, parameter in placed:
-        _read(data, entry, parameter.dtype).copy_(parameter.detach())
+        _read(data, entry, parameter.dtype).copy_(whole(parameter.detach()))
     return Bucket(version, number, of, tuple(entry for entry, _ in placed), data, checksum(data))
 
 

@@ -21,6 +21,7 @@ from embodied.learning.accumulate import Accumulator, Diverged
 from embodied.learning.algorithms.base import Algorithm
 from embodied.learning.data import Batch, Trajectory
 from embodied.learning.memory.residence import Lease, OptimizerResidence, Peak, Residence, footprint
+from embodied.learning.sharding import ALONE, Sharding, cut_state, whole_state
 from embodied.runs import checkpoint
 from embodied.stages.inline import Inline
 from scheduler.backends.base import Call, Outcome
@@ -34,19 +35,22 @@ class LearnerSettings:
     grad_clip: float | None  # largest gradient norm; None = unbounded
     rate: Callable[[int, float], float]  # learning rate of (update number from 0, share of the run done)
     rounds: int  # of the run
+    critic_warmup: int = 0  # updates at the run's start in which only the value head is trained; the others' learning rate begins after them
 
 
 class LearnStage(Inline):
     def __init__(
         self, policy: Any, algorithm: Algorithm, optimizer: Any, settings: LearnerSettings, seed: int, threads: int | None = None,
-        lag: int | None = None, residences: Sequence[Residence | OptimizerResidence] = (),
+        lag: int | None = None, residences: Sequence[Residence | OptimizerResidence] = (), sharding: Sharding = ALONE,
     ) -> None:  # fmt: skip
         """optimizer: learning.optimizers.Optimizer. lag: versions that sampling may lie behind, where it has weights of its own; None = it
-        shares this policy. residences: what a lease brings to the device."""
+        shares this policy. residences: what a lease brings to the device. sharding: this process's place
+        among several that learn together, each of which has a stage of its own and gets every call."""
         self.policy, self.algorithm, self.optimizer, self.settings = policy, algorithm, optimizer, settings
         self._seed, self._threads, self._lag, self.lease = seed, threads, lag, Lease(residences)
         self.streams = streams(algorithm, settings.epochs, settings.minibatch)
-        self._sums = Accumulator(policy, algorithm, optimizer, settings.microbatch, settings.grad_clip, decoupled=bool(lag), threads=threads or 1)
+        self._sums = Accumulator(policy, algorithm, optimizer, settings.microbatch, settings.grad_clip, decoupled=bool(lag), threads=threads or 1, sharding=sharding)
+        self._sharding = sharding
         self._items: list[Any] = []  # of the round; without their inputs where they have been learned from
         self._groups = batching.Gather(algorithm.group_size)
         self.updates = 0  # done so far, over all rounds
@@ -72,18 +76,20 @@ class LearnStage(Inline):
         self._sums.begin()
 
     def save(self, folder: Path, iterations: int, keep: int) -> None:
-        """folder/step_<iterations>: the policy, the optimizer to the bit, how far the run has come, and older weights that are still sampled with."""
-        tensors, rest = checkpoint.flatten_optimizer(self.optimizer.state_dict())
+        """folder/step_<iterations>: what is trained of the policy, the optimizer to the bit, how far the run has come, and older weights that are still sampled with."""
+        policy, tensors, rest = self._sharding.whole(self.policy), *checkpoint.flatten_optimizer(whole_state(self.optimizer.state_dict()))
+        if self._sharding.rank:
+            return
         older = [part for version, parts in sorted(self._published.items()) if version < iterations for part in parts]
-        groups = {"policy": self.policy.state_dict(), "optimizer": tensors} | ({"older": {str(i): part.data for i, part in enumerate(older)}} if older else {})
+        groups = {"policy": checkpoint.trained(policy), "optimizer": tensors} | ({"older": {str(i): part.data for i, part in enumerate(older)}} if older else {})
         state = {"iterations": iterations, "updates": self.updates, "optimizer": rest, "older": [asdict(replace(part, data=None)) for part in older]}
-        checkpoint.save(folder, iterations, groups, state, self.policy.save_pretrained, keep)
+        checkpoint.save(folder, iterations, groups, state, policy.save_pretrained, keep)
 
     def restore(self, path: Path) -> int:
         """Puts a checkpoint's policy and optimizer in place; returns the iterations done."""
         tensors, state = checkpoint.load(path)
-        self.policy.load_state_dict(tensors["policy"])
-        self.optimizer.load_state_dict(checkpoint.unflatten_optimizer(tensors["optimizer"], state["optimizer"]))
+        self._sharding.load(self.policy, checkpoint.with_frozen(self.policy, tensors["policy"]))
+        self.optimizer.load_state_dict(cut_state(checkpoint.unflatten_optimizer(tensors["optimizer"], state["optimizer"]), self.optimizer.parts))
         self.updates = int(state["updates"])
         self._published = {}
         for number, part in enumerate(state.get("older", [])):
@@ -134,7 +140,7 @@ class LearnStage(Inline):
         items, self._items = self._items, []
         report = self._once(items, round_number) if self.streams else self._epochs(items, round_number)
         self._sums.begin()
-        if not all(bool(torch.isfinite(p).all()) for p in self.policy.parameters()):
+        if not self._sharding.finite(self.policy):
             raise Diverged(f"round {round_number}: weights are no longer finite after its updates; lower algorithm.learner.lr and go on from the last checkpoint")
         return report
 
@@ -142,8 +148,7 @@ class LearnStage(Inline):
         """The one update of a round whose groups have been added as they came."""
         estimate = self.algorithm.advantages(items, torch.zeros(len(items)))  # once more over all of them, for its metrics
         rows = sum(trajectory.length for trajectory, keep in zip(items, estimate.keep) if keep)
-        norm = self._sums.step(self.settings.rate(self.updates, round_number / self.settings.rounds), f"update {self.updates}")
-        self.updates += norm is not None
+        norm = self._step(round_number / self.settings.rounds)
         return self._report({f"estimate/{name}": value for name, value in estimate.metrics.items()}, norm is not None, norm is None, rows, round_number)
 
     def _epochs(self, items: Sequence[Any], round_number: int) -> dict[str, float]:
@@ -160,14 +165,26 @@ class LearnStage(Inline):
                 share = (round_number + (done + skipped) / planned) / self.settings.rounds
                 self._sums.begin()
                 self._sums.add(batching.select(batch, index))
-                norm = self._sums.step(self.settings.rate(self.updates, share), f"update {self.updates}")
-                self.updates += norm is not None
+                norm = self._step(share)
                 done, skipped = done + (norm is not None), skipped + (norm is None)
         return self._report(metrics, done, skipped, batch.rows, round_number)
 
+    def _step(self, share: float) -> float | None:
+        rate, value_rate = self._rates(share)
+        norm = self._sums.step(rate, f"update {self.updates}", value_rate)
+        self.updates += norm is not None
+        return norm
+
+    def _rates(self, share: float) -> tuple[float | None, float | None]:
+        """Of all parameters but the value head's (None: not trained yet), and of the value head (None: the same)."""
+        warmup, rate = self.settings.critic_warmup, self.settings.rate
+        if not warmup:
+            return rate(self.updates, share), None
+        return rate(self.updates - warmup, share) if self.updates >= warmup else None, rate(self.updates, share)
+
     def _report(self, metrics: dict[str, float], done: int, skipped: int, rows: int, round_number: int) -> dict[str, float]:
-        rate = self.settings.rate(self.updates, round_number / self.settings.rounds)
-        return metrics | self._sums.report() | {"updates": int(done), "updates_skipped": int(skipped), "rows": rows, "lr": rate}
+        rate, _ = self._rates(round_number / self.settings.rounds)
+        return metrics | self._sums.report() | {"updates": int(done), "updates_skipped": int(skipped), "rows": rows, "lr": rate or 0.0}
 
     def _labelled(self, batches: Sequence[Batch]) -> tuple[Batch, dict[str, float]]:
         if len(batches) != 1:
@@ -188,15 +205,15 @@ class LearnStage(Inline):
 
     @torch.no_grad()
     def _value_after(self, trajectory: Trajectory) -> float:
-        """V of the observation that the step budget cut off; 0 after the env's own end, and for an algorithm without values."""
+        """V of the observation that the step budget cut off, of several its first; 0 after the env's own end, and for an algorithm without values."""
         if trajectory.terminated or not self.algorithm.needs_values:
             return 0.0
         stats = self.policy.evaluate(self._here(self.policy.prepare(trajectory.final_observation)), trajectory.choices[:1].to(self._device))
-        return float(stats.values[0])
+        return float(stats.values.flatten()[0])
 
     @property
     def _device(self) -> torch.device:
-        return next(self.policy.parameters()).device
+        return torch.device(self._sharding.device) if self._sharding.device else next(self.policy.parameters()).device
 
     def _here(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {name: tensor.to(self._device) for name, tensor in inputs.items()}

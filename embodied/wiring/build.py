@@ -39,7 +39,11 @@ def algorithm(config: DictConfig) -> tuple[Any, dict]:
     arguments = _arguments(config.algorithm)
     learner = arguments.pop("learner")
     check_learner(learner)
-    return _construct("algorithm", config.algorithm._target_, arguments), learner
+    made = _construct("algorithm", config.algorithm._target_, arguments)
+    _call("algorithm", lambda: made.check_value_level(config.policy.get("value_level", "chunk")))
+    if learner.get("critic_warmup") and not made.needs_values:
+        raise ConfigError(f"algorithm.learner.critic_warmup: found {learner['critic_warmup']}, but algorithm={config.choices['algorithm']} has no value head to warm up; set it to 0, or choose algorithm=ppo")
+    return made, learner
 
 
 def check_learner(learner: dict[str, Any]) -> None:
@@ -55,7 +59,7 @@ def check_learner(learner: dict[str, Any]) -> None:
 
     rules = {
         "lr": (number(0, strict=True), "more than 0"), "value_lr": (optional(number(0, strict=True)), "more than 0, or null for lr"),
-        "schedule": (lambda v: v in SCHEDULES, f"one of {', '.join(SCHEDULES)}"), "warmup_updates": (whole(0), "0 or more"),
+        "schedule": (lambda v: v in SCHEDULES, f"one of {', '.join(SCHEDULES)}"), "warmup_updates": (whole(0), "0 or more"), "critic_warmup": (whole(0), "0 or more"),
         "weight_decay": (number(0), "0 or more"), "grad_clip": (optional(number(0, strict=True)), "more than 0, or null"),
         "betas": (optional(lambda v: isinstance(v, list) and len(v) == 2 and all(0 <= b < 1 for b in v)), "two numbers from 0 to below 1, or null"),
         "epochs": (whole(1), "at least 1"), "minibatch": (optional(whole(1)), "at least 1, or null for one update of the whole round"), "microbatch": (optional(whole(1)), "at least 1, or null"),

@@ -49,14 +49,17 @@ class Here:
     members = 1
 
     def __init__(self, config: DictConfig, names: Sequence[str], facts: Facts, algorithm: Any, learner: dict[str, Any], policy: Any, env: Any) -> None:
-        self.backend: Backend = LocalBackend(workers.stages(config, names, facts, algorithm, learner, policy, env))
-        self.travels = config.staleness > 0  # whether weights do, from learn to act
+        self._stages = workers.stages(config, names, facts, algorithm, learner, policy, env)
+        self.backend: Backend = LocalBackend(self._stages)
+        self.travels = _apart(config)  # whether weights do, from learn to act
 
     def place(self, plan: Plan) -> None:
         """Every plan runs in this process."""
 
     def close(self) -> None:
         """The env and the policy belong to who made them."""
+        if "learn" in self._stages:
+            self._stages["learn"].close()
 
 
 class OnRay:
@@ -74,7 +77,7 @@ class OnRay:
 
     @property
     def travels(self) -> bool:
-        return not any({"act", "learn"} <= set(host.stages) for host in self._hosts) or self._config.staleness > 0
+        return not any({"act", "learn"} <= set(host.stages) for host in self._hosts) or _apart(self._config)
 
     def place(self, plan: Plan) -> None:
         """Builds the processes that the plan asks for; those that are there stay where it asks for the same ones."""
@@ -126,6 +129,11 @@ def device_of(config: DictConfig, cluster: Cluster) -> str:
     if config.cluster.kind == "ray":
         return "cuda" if cluster.accelerators and config.device != "cpu" else "cpu"
     return build.device(config)
+
+
+def _apart(config: DictConfig) -> bool:
+    """Whether act and learn have a policy each, also in one process."""
+    return config.staleness > 0 or config.sharding.processes > 1
 
 
 def _what(host: Any) -> tuple:

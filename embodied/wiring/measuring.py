@@ -113,7 +113,7 @@ def _cpu() -> str:
 def saved_profile(config: DictConfig, cluster: Cluster) -> Path:
     """Where the profile of this machine and config lies: below `output`, named by everything that decides a call's seconds."""
     plain = OmegaConf.to_container(config)
-    decides = {key: plain[key] for key in ("env", "policy", "algorithm", "groups", "horizon_share", "sim", "device")} | {"rows": plain["scheduler"]["act_rows"], "threads": plain["scheduler"]["learn_threads"], "staleness": plain["staleness"] > 0, "nodes": [node.cores for node in cluster.nodes], "cluster": plain["cluster"]["kind"], "machine": machine()}
+    decides = {key: plain[key] for key in ("env", "policy", "algorithm", "groups", "horizon_share", "sim", "device", "sharding")} | {"rows": plain["scheduler"]["act_rows"], "threads": plain["scheduler"]["learn_threads"], "staleness": plain["staleness"] > 0, "nodes": [node.cores for node in cluster.nodes], "cluster": plain["cluster"]["kind"], "machine": machine()}
     key = hashlib.blake2b(json.dumps(decides, sort_keys=True, default=str).encode(), digest_size=6).hexdigest()
     return Path(config.output) / "profiles" / f"{config.choices.env}-{config.choices.policy}-{key}.json"
 

@@ -88,6 +88,7 @@ class StageWorker(Protocol):
     """A stage as a backend runs it. An inline stage answers from `start`; one whose work runs elsewhere returns None there and answers from `ready`.
 
     It may also have `abandon()`: forget the round, which is begun again; and `restart()`: build anew what it has lost, after it raised StageLost.
+    Or `renew()` in its place: everything was lost, and the stage is as it was first built.
     """
 
     def start(self, call: Call) -> Outcome | None: ...

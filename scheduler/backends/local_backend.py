@@ -56,14 +56,15 @@ class LocalBackend:
         """Every group's calls go to the one worker of their stage."""
 
     def restart(self, stage: str) -> set[str]:
-        """The stage keeps all but what it lost, so none is as new."""
+        """The stage keeps all but what it lost; one that has `renew` lost all it had, and is as new."""
         self._started.clear()
         self._events.clear()
         for name, worker in self._stages.items():
-            again = getattr(worker, "restart" if name == stage else "abandon", None)
+            renew = getattr(worker, "renew", None) if name == stage else None
+            again = renew or getattr(worker, "restart" if name == stage else "abandon", None)
             if again is not None:
                 again()
-        return set()
+        return {stage} if getattr(self._stages[stage], "renew", None) else set()
 
     def close(self) -> None:
         close_all(self._stages.values())

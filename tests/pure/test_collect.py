@@ -41,6 +41,13 @@ def test_values_are_kept_only_where_there_are_any():
     assert episode([chunk_of([0.0] * 3, value=None)]).values is None
 
 
+def test_values_of_actions_or_tokens_are_kept_as_they_are_and_so_are_the_rewards_they_judge():
+    # The last chunk ended after one of its three actions: nothing came of the others.
+    judged = episode([chunk_of([0.0, 0.5, 0.0], value=torch.tensor([1.0, 2.0, 3.0])), chunk_of([1.0], value=torch.tensor([4.0, 5.0, 6.0]))])
+    assert judged.values.tolist() == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+    assert judged.step_rewards.tolist() == [[0.0, 0.5, 0.0], [1.0, 0.0, 0.0]]
+
+
 @pytest.mark.parametrize(
     ("steps", "changes", "message"),
     [

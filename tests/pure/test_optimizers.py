@@ -56,13 +56,35 @@ def test_the_value_head_keeps_its_own_share_of_the_rate():
     assert sorted({group["lr"] for group in optimizer.parts["adamw"].param_groups}) == pytest.approx([0.5e-3, 1.5e-3])
 
 
-def advance(policy, optimizer, updates):
+def test_the_value_heads_rate_may_be_another_one_than_the_rest_has():
+    policy = MLP(SPEC, hidden=(8, 8))
+    optimizer = build_optimizer(policy, optimizer="muon", lr=1e-3, value_lr=3e-3)
+    optimizer.set_rate(0.1e-3, value_lr=1e-3)
+    names = {id(p): name for name, p in policy.named_parameters()}
+    rates = {names[id(p)]: group["lr"] for part in optimizer.parts.values() for group in part.param_groups for p in group["params"]}
+    assert all(rate == pytest.approx(3e-3 if name.startswith("critic") else 0.1e-3) for name, rate in rates.items())
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_what_is_held_is_neither_stepped_nor_decayed_and_gathers_no_moments(kind):
+    policy = MLP(SPEC, hidden=(8, 8))
+    before = copy.deepcopy(policy.state_dict())
+    optimizer = build_optimizer(policy, optimizer=kind, lr=1e-2, weight_decay=0.1)
+    advance(policy, optimizer, range(1), held=True)
+    moved = {name for name, p in policy.named_parameters() if not torch.equal(p, before[name])}
+    assert moved == {name for name, _ in policy.named_parameters() if name.startswith("critic")}
+    assert {p for part in optimizer.parts.values() for p in part.state} == set(policy.critic.parameters())
+
+
+def advance(policy, optimizer, updates, held=False):
     for update in updates:
         optimizer.set_rate(learning_rate(update, lr=1e-2, warmup_updates=3))
         optimizer.zero_grad()
         state = torch.randn(6, 4, generator=torch.Generator().manual_seed(update))
         stats = policy.evaluate({"state": state}, torch.zeros(6, 1, dtype=torch.int64))
         (stats.values.square().sum() - stats.logprobs.sum()).backward()
+        if held:
+            optimizer.hold()
         optimizer.step()
 
 

@@ -23,7 +23,7 @@ class Estimate:
     """Per trajectory, in the order given."""
 
     advantages: list[torch.Tensor]  # each [T, 1] or [T, L] float32
-    returns: list[torch.Tensor] | None  # each [T] float32, value targets; None without a value head
+    returns: list[torch.Tensor] | None  # each [T] or [T, K] float32, as the values; value targets; None without a value head
     keep: list[bool]  # False: gives no rows and is not in the denominator
     metrics: dict[str, float] = field(default_factory=dict)  # always finite
 
@@ -89,13 +89,16 @@ class Algorithm(ABC):
         """Whether a whole group gives any rows."""
         return True
 
+    def check_value_level(self, value_level: str) -> None:
+        """Raises ValueError where values that judge so much each ("chunk", "action" or "token") cannot serve."""
+
     @abstractmethod
     def advantages(self, trajectories: Sequence[Trajectory], bootstrap: torch.Tensor) -> Estimate:
-        """A whole iteration in ledger order; bootstrap [number of trajectories] float32 = V(final observation), 0 where terminated."""
+        """A whole iteration in ledger order; bootstrap [number of trajectories] float32 = V(final observation), of several its first, 0 where terminated."""
 
     @abstractmethod
     def loss(self, stats: Any, batch: Batch) -> Loss:
-        """stats: `logprobs` [n, L], `entropy` [n, L], `values` [n] or None, `distribution` [n, L, V] or None, with gradient."""
+        """stats: `logprobs` [n, L], `entropy` [n, L], `values` [n], [n, K] or None, `distribution` [n, L, V] or None, with gradient."""
 
     def log_ratio(self, new: torch.Tensor, old: torch.Tensor, batch: Batch) -> torch.Tensor:
         """[n, L] log-probs twice -> [n, L] log of new probability / old, summed over the level; 0 where masked."""

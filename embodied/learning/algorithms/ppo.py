@@ -1,4 +1,8 @@
-"""Proximal policy optimisation with a value head: GAE over chunk-steps, which bootstraps truncation and not termination."""
+"""Proximal policy optimisation with a value head: GAE over what its values judge, which bootstraps truncation and not termination.
+
+The values say by their shape what one of them judges (the policy's value_level): a chunk, a primitive action or a token. GAE then runs over
+the decisions of that level in the order of time; those of actions that never ran have no part in it.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,19 @@ from typing import Any, Sequence
 import torch
 
 from embodied.learning import losses
-from embodied.learning.advantages import gae, normalise
+from embodied.learning.advantages import Decisions, decisions, normalise
 from embodied.learning.algorithms.base import Algorithm, Estimate, in_range
 from embodied.learning.data import Batch, Loss, Trajectory
 
 
 class PPO(Algorithm):
-    """gamma and lam count chunk-steps, not primitive ones. value_clip: None, or how far V may move from its old value unpunished.
+    """gamma discounts from chunk to chunk where a value judges a chunk, and from primitive step to primitive step where it judges an action or a
+    token (1 between the tokens of an action). lam is per decision: per chunk, action or token. So gamma ** (1 / C) and lam ** (1 / C) reach as
+    far at the action level as gamma and lam at the chunk level, and gamma ** (1 / C) with lam ** (1 / L) at the token level.
 
+    value_clip: None, or how far V may move from its old value unpunished.
     normalise: centre and scale the advantages over the iteration's executed tokens. value_coef: weight of 0.5 * (V - return)^2,
-    counted with the weights of the row's tokens, so the denominator is the policy term's.
+    counted with the weights of the tokens that V judges, so the denominator is the policy term's.
     """
 
     needs_values = True
@@ -44,27 +51,42 @@ class PPO(Algorithm):
     def separable(self) -> bool:
         return not self.normalise
 
+    def check_value_level(self, value_level: str) -> None:
+        """One ratio must not span several values: each of its tokens would be credited with the advantages of the others, those before it too."""
+        if value_level in losses.LEVELS and losses.LEVELS.index(self.level) > losses.LEVELS.index(value_level):
+            raise ValueError(f"algorithm.level: found {self.level} with policy.value_level={value_level}, wanted a ratio within one value; set algorithm.level={value_level}, or policy.value_level={self.level}")
+
     def advantages(self, trajectories: Sequence[Trajectory], bootstrap: torch.Tensor) -> Estimate:
         for t in trajectories:
             if t.values is None:
                 raise ValueError(f"episode {t.episode}: found no values, wanted V at every chunk; PPO needs a policy with a value head (policy.value_head=true)")
         # An env's own end is worth 0 whatever was bootstrapped: termination is decided here once more, not by the caller's care.
         after = [0.0 if t.terminated else value for t, value in zip(trajectories, bootstrap.tolist(), strict=True)]
-        plain = [gae(t.rewards, t.values, value, self.gamma, self.lam) for t, value in zip(trajectories, after)]
-        returns = [advantage + t.values for advantage, t in zip(plain, trajectories)]
-        scaled = normalise(plain, [t.mask.sum(-1) for t in trajectories]) if self.normalise else plain
+        judged = [self._decisions(t) for t in trajectories]
+        values = [t.values.view(each.taken.shape) for t, each in zip(trajectories, judged)]
+        plain = [each.gae(its, value, self.lam) for each, its, value in zip(judged, values, after)]
+        returns = [advantage + its for advantage, its in zip(plain, values)]
+        scaled = normalise([a.flatten() for a in plain], [each.tokens.flatten() for each in judged]) if self.normalise else plain
+        taken = torch.cat([each.taken.flatten() for each in judged])
+        old, targets, spread = (torch.cat([t.flatten() for t in each])[taken] for each in (values, returns, plain))
         metrics = {
             "return": torch.stack([t.rewards.sum() for t in trajectories]).mean().item(),
-            "advantage_std": torch.cat(plain).std(correction=0).item(),
-            "value": torch.cat([t.values for t in trajectories]).mean().item(),
-            "explained_variance": _explained(torch.cat([t.values for t in trajectories]), torch.cat(returns)),
+            "advantage_std": spread.std(correction=0).item(),
+            "value": old.mean().item(),
+            "explained_variance": _explained(old, targets),
         }
-        return Estimate([each.unsqueeze(1) for each in scaled], returns, [True] * len(trajectories), metrics)
+        advantages = [losses.spread(a.view(each.taken.shape), t.choices.shape[1]) for a, each, t in zip(scaled, judged, trajectories)]
+        return Estimate(advantages, [r.view_as(t.values) for r, t in zip(returns, trajectories)], [True] * len(trajectories), metrics)
 
     def loss(self, stats: Any, batch: Batch) -> Loss:
         surrogate, metrics = self.clipped_term(stats, batch, self.clip_low, self.clip_high)
         error = losses.value_error(stats.values, batch.values, batch.returns, self.value_clip)
-        return self.regularised(surrogate + self.value_coef * error.unsqueeze(1), stats, batch, metrics | {"value_loss": error})
+        length = batch.choices.shape[1]
+        return self.regularised(surrogate + losses.spread(self.value_coef * error, length), stats, batch, metrics | {"value_loss": losses.spread(error, length)})
+
+    def _decisions(self, trajectory: Trajectory) -> Decisions:
+        count = 1 if trajectory.values.dim() == 1 else trajectory.values.shape[1]
+        return decisions(count, trajectory.rewards, trajectory.step_rewards, trajectory.mask, self.gamma)
 
 
 def _explained(values: torch.Tensor, returns: torch.Tensor) -> float:

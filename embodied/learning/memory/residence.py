@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from embodied.learning.optimizers import Optimizer
+from embodied.learning.sharding import local
 
 Move = Callable[[torch.Tensor, torch.device], torch.Tensor]  # (a tensor, where to) -> the same numbers there; the tensor itself if it is there
 HOST = torch.device("cpu")
@@ -104,10 +105,10 @@ class OptimizerResidence(_Held):
 
 def footprint(module: nn.Module, optimizer: Optimizer | None = None) -> int:
     """Bytes that a stage holds while it is loaded: parameters and buffers; of a learner also gradients and the optimizer's state, made or not yet."""
-    held = sum(tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers()))
+    held = sum(local(tensor).numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers()))
     if optimizer is None:
         return held
-    return held + sum((1 + copies) * p.numel() * p.element_size() for copies, p in optimizer.copies())
+    return held + sum((1 + copies) * local(p).numel() * p.element_size() for copies, p in optimizer.copies())
 
 
 class Peak:

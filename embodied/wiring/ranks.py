@@ -1,0 +1,200 @@
+"""A learner of several processes, driven as one stage: every call goes to all of them in the same order, and the first one's answer counts.
+
+They are this process's own, on this machine, and end with it. When one dies or fails the others wait for it in vain, so all are ended: a death is
+StageLost, and `renew` builds them anew as they were at the start; an error of the stage is raised as itself.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from typing import Any, Callable
+
+from envs.process import THREADS
+from envs.worker import die_with_parent
+from scheduler.backends.base import Call, Outcome, StageLost
+from scheduler.backends.host import Failure
+
+STAGE = "learn"
+
+
+class Ranks:
+    """A StageWorker (scheduler/backends/base.py) and what the program asks of a learner."""
+
+    def __init__(self, make: Callable[[int, str], Any], count: int, threads: int, start_timeout: float) -> None:
+        """make(rank, store): the stage of a process, to be run there; `store` is a file's name for the processes to find each other by, and both travel
+        by pickle. threads: CPU threads of each. start_timeout: seconds for building all of them. Raises StageLost, or what building raised."""
+        self._make, self._count, self._threads, self._start_timeout = make, count, threads, start_timeout
+        self._members: list[_Member] = []
+        self._folder: str | None = None
+        self._waiting: deque[Call] = deque()  # one at a time is under way: the first
+        self.renew()
+
+    def renew(self) -> None:
+        """Ends what there is and builds every process anew."""
+        self.close()
+        self._folder = tempfile.mkdtemp(prefix="m2flow-ranks-")
+        store = os.path.join(self._folder, "store")
+        self._members = [_Member(rank, self._threads) for rank in range(self._count)]
+        deadline = time.monotonic() + self._start_timeout
+        self._send([(self._make, (rank, store)) for rank in range(self._count)])
+        self._gather(deadline)
+
+    def start(self, call: Call) -> None:
+        self._waiting.append(call)
+        if len(self._waiting) == 1:
+            self._submit()
+
+    def ready(self, timeout: float | None) -> list[tuple[Call, Outcome]]:
+        """The call that has ended in every process, if it has within `timeout` seconds (None: wait for it). Raises StageLost or the stage's error."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if not self._waiting or not self._collected(deadline):
+            return []
+        call, outcome = self._waiting.popleft(), self._members[0].answer
+        if self._waiting:
+            self._submit()
+        return [(call, outcome)]
+
+    def connections(self) -> list[Any]:
+        return [member.connection for member in self._members if member.owes]
+
+    def abandon(self) -> None:
+        while self._waiting:  # what is under way ends first: its sums are let go of afterwards
+            self.ready(None)
+        self._all("abandon")
+
+    def save(self, *arguments: Any) -> None:
+        self._all("save", *arguments)
+
+    def restore(self, *arguments: Any) -> int:
+        return self._all("restore", *arguments)
+
+    def older(self) -> list[int]:
+        return self._all("older")
+
+    def resident(self) -> int:
+        """Bytes that the first process holds."""
+        return self._all("resident")
+
+    def load(self) -> None:
+        """Its parts stay where they are."""
+
+    def unload(self) -> None:
+        """Its parts stay where they are."""
+
+    def close(self) -> None:
+        for member in self._members:
+            member.end()
+        self._members = []
+        self._waiting.clear()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def _submit(self) -> None:
+        self._send([("start", (self._waiting[0],))] * self._count)
+
+    def _all(self, method: str, *arguments: Any) -> Any:
+        self._send([(method, arguments)] * self._count)
+        self._gather(None)
+        return self._members[0].answer
+
+    def _send(self, messages: list[tuple[Any, tuple]]) -> None:
+        same = all(message is messages[0] for message in messages)
+        packed = [pickle.dumps(message, protocol=5) for message in (messages[:1] if same else messages)]
+        for member, data in zip(self._members, packed * self._count if same else packed):
+            member.ask(data)
+
+    def _gather(self, deadline: float | None) -> None:
+        if not self._collected(deadline):
+            self.close()
+            raise StageLost(STAGE, f"the learner's {self._count} processes took more than {self._start_timeout:g} s to be built (sim.start_timeout); they were ended")
+
+    def _collected(self, deadline: float | None) -> bool:
+        """Whether every process has answered by then. The first failure ends all."""
+        while owing := [member for member in self._members if member.owes]:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            found = wait([member.connection for member in owing], left)
+            for member in owing:
+                failure = member.receive() if member.connection in found else None
+                if failure is not None:
+                    self.close()
+                    raise failure
+            if not found and left == 0.0:
+                return False
+        return True
+
+
+class _Member:
+    """One process, and what it owes an answer to."""
+
+    def __init__(self, rank: int, threads: int) -> None:
+        self.rank, self.owes, self.answer = rank, False, None
+        self.connection, theirs = Pipe()
+        program = f"import sys; sys.path[:] = {sys.path!r}; from embodied.wiring.ranks import main; main({theirs.fileno()})"
+        environment = {**os.environ, **dict.fromkeys(THREADS, str(threads)), "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", program], stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), env=environment,
+                start_new_session=True,  # a Ctrl-C at the terminal is the parent's to handle
+            )  # fmt: skip
+        finally:
+            theirs.close()
+
+    def ask(self, data: bytes) -> None:
+        self.owes = True
+        try:
+            self.connection.send_bytes(data)
+        except OSError:
+            return  # it died: `receive` says so
+
+    def receive(self) -> Exception | None:
+        """Takes its answer; what to raise where there is none."""
+        try:
+            self.answer, failure = self.connection.recv()
+        except (EOFError, OSError):
+            return StageLost(STAGE, f"process {self.rank} of the learner died ({self._death()})")
+        self.owes = False
+        return None if failure is None else failure.error()
+
+    def end(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()  # it holds nothing that would have to be put away
+        self._process.wait()
+        self.connection.close()
+
+    def _death(self) -> str:
+        try:
+            code = self._process.wait(2.0)  # the pipe may end a moment before the process does
+        except subprocess.TimeoutExpired:
+            return "it closed its pipe but lives on; it was ended"
+        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def main(pipe: int) -> None:
+    """A process of the learner: builds its stage, then does what it is told until the pipe ends."""
+    die_with_parent()
+    connection = Connection(pipe)
+    stage, rank = None, 0
+    while True:
+        answer, failure = None, None
+        try:
+            what, arguments = connection.recv()
+            if stage is None:
+                stage, rank = what(*arguments), arguments[0]
+            else:
+                answer = getattr(stage, what)(*arguments)
+        except EOFError:
+            return
+        except Exception as error:  # whatever it is, it is the caller's to handle
+            failure = Failure.of(error, STAGE)
+        connection.send_bytes(pickle.dumps((answer if rank == 0 else None, failure), protocol=5))
