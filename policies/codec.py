@@ -1,8 +1,9 @@
 """The only place that knows action bins, normalisation statistics and gripper signs.
 
-A choice is an index 0..255 into the action token ids in RISING id order; the ids run against the value, so choice 0 is the
+A choice of the discrete head is an index 0..255 into the action token ids in RISING id order; the ids run against the value, so choice 0 is the
 highest action (+0.99608) and choice 255 the lowest (-0.99608). Encoding and decoding one action costs at most half a bin.
-The gripper is the last dim: the model says 1 to open and 0 to close, the env -1 to open and +1 to close.
+The regression head's choices are the normalised actions themselves: -1 and 1 stand at the ends of the statistics, and what lies beyond is kept.
+The gripper is the last dim: the model says 1 to open and 0 to close, the env -1 to open and +1 to close; a robot may have none.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from policies.parts.platforms import platform_of
+
 BINS = 256  # edges, and choices; 255 centres, so choices 0 and 1 mean the same
 EDGES = np.linspace(-1.0, 1.0, BINS)
 CENTRES = (EDGES[:-1] + EDGES[1:]) / 2
 CENTRES[127] = 0.0  # linspace leaves 1e-17, and only an exact zero rotation keeps the controller's stored orientation
-RANGE_FLOOR = 1e-8  # added to q99 - q01 by the reference
+RANGE_FLOOR = 1e-8  # added to high - low by the reference
+ENDS = {"q99": ("q01", "q99"), "bounds": ("min", "max")}  # the statistics that -1 and 1 mean
 
 
 def resolve_key(statistics: dict, unnorm_key: str | None) -> str:
@@ -33,55 +37,94 @@ def resolve_key(statistics: dict, unnorm_key: str | None) -> str:
     raise KeyError(f"found no action statistics for unnorm_key={unnorm_key!r} (nor {unnorm_key}_no_noops); this checkpoint has {keys}")
 
 
-class ActionCodec:
-    """Choices <-> actions of one set of statistics. A numpy array in gives a numpy array out, a tensor gives a tensor."""
+class Scale:
+    """The statistics of one kind of vector: numbers <-> [-1, 1]."""
 
-    def __init__(self, statistics: dict, unnorm_key: str | None = None):
-        """statistics: what dataset_statistics.json holds: {key: {"action": {"q01": [A], "q99": [A], "mask": [A]}}}.
+    KIND: str  # "action" | "proprio"
 
-        Raises KeyError as `resolve_key`, ValueError when q01, q99 or mask is missing or their lengths differ.
+    def __init__(self, statistics: dict, unnorm_key: str | None = None, normalization: str | None = None):
+        """statistics: what dataset_statistics.json holds: {key: {"action": {"q01": [A], "q99": [A], "mask": [A]}, "proprio": {...}}}.
+
+        normalization: "q99" or "bounds" (min and max); None takes that of the robot that the key names, q99 where it names none.
+        Raises KeyError as `resolve_key`, ValueError for another normalization, or when its two ends are missing or their lengths differ.
         """
         self.key = resolve_key(statistics, unnorm_key)
-        action = statistics[self.key].get("action", {})
-        missing = [name for name in ("q01", "q99") if name not in action]
+        normalization = normalization or platform_of(self.key).normalization
+        if normalization not in ENDS:
+            raise ValueError(f"policy.normalization: found {normalization!r}, wanted one of {', '.join(ENDS)}, or null for that of the robot")
+        found, (low, high) = statistics[self.key].get(self.KIND, {}), ENDS[normalization]
+        missing = [name for name in (low, high) if name not in found]
         if missing:
-            raise ValueError(f"statistics {self.key!r} have {sorted(action)}, wanted q01 and q99: {missing} missing, and min/max mean something else")
-        self.low = np.asarray(action["q01"], np.float64)
-        self.high = np.asarray(action["q99"], np.float64)
-        self.mask = np.asarray(action.get("mask", [True] * len(self.low)), bool)
+            raise ValueError(f"{self.KIND} statistics {self.key!r} have {sorted(found)}, wanted {low} and {high}: {missing} missing, and other ends mean something else (policy.normalization chooses)")
+        self.low, self.high = (np.asarray(found[name], np.float64) for name in (low, high))
+        self.mask = np.asarray(found.get("mask", [True] * len(self.low)), bool)
         if not len(self.low) == len(self.high) == len(self.mask):
-            raise ValueError(f"statistics {self.key!r}: q01, q99 and mask have {len(self.low)}, {len(self.high)} and {len(self.mask)} dims, wanted one length")
+            raise ValueError(f"{self.KIND} statistics {self.key!r}: {low}, {high} and mask have {len(self.low)}, {len(self.high)} and {len(self.mask)} dims, wanted one length")
 
     @property
     def dims(self) -> int:
-        """A: numbers per primitive action, gripper last."""
+        """Numbers per vector; A for actions, gripper last."""
         return len(self.low)
-
-    def decode(self, choices):
-        """[..., A] integers in 0..255 -> [..., A] float32 actions in the env's convention. Raises ValueError outside 0..255."""
-        return _alike(choices, self._decode)
-
-    def encode(self, actions):
-        """[..., A] actions in the env's convention -> [..., A] int64 choices; out-of-range values take the end bins."""
-        return _alike(actions, self._encode)
 
     def unnormalise(self, normalised: np.ndarray) -> np.ndarray:
         """[..., A] in [-1, 1] -> [..., A] float64 in the model's convention (gripper 1 open, 0 close); dims with mask False as they are."""
         return np.where(self.mask, 0.5 * (normalised + 1) * (self.high - self.low + RANGE_FLOOR) + self.low, normalised)
 
-    def normalise(self, actions: np.ndarray) -> np.ndarray:
+    def normalise(self, values: np.ndarray) -> np.ndarray:
         """The inverse of `unnormalise`."""
-        return np.where(self.mask, 2 * (actions - self.low) / (self.high - self.low + RANGE_FLOOR) - 1, actions)
+        return np.where(self.mask, 2 * (values - self.low) / (self.high - self.low + RANGE_FLOOR) - 1, values)
 
-    def _decode(self, choices: np.ndarray) -> np.ndarray:
-        actions = self.unnormalise(centres(choices))
-        actions[..., -1] = gripper_to_env(actions[..., -1])
+
+class StateCodec(Scale):
+    """Proprioception -> what the model reads."""
+
+    KIND = "proprio"
+
+    def encode(self, state: np.ndarray) -> np.ndarray:
+        """[b, S] raw state -> [b, S] float32 normalised and clipped to [-1, 1]. Raises ValueError for another size, naming both."""
+        state = np.asarray(state, np.float64)
+        if state.ndim != 2 or state.shape[1] != self.dims:
+            raise ValueError(f"observation 'state': found shape {list(state.shape)}, wanted [b, {self.dims}]: the checkpoint's proprio statistics {self.key!r} have {self.dims} numbers; use the env it was trained on")
+        return np.clip(self.normalise(state), -1.0, 1.0).astype(np.float32)
+
+
+class ActionCodec(Scale):
+    """Choices <-> actions of one set of statistics. A numpy array in gives a numpy array out, a tensor gives a tensor."""
+
+    KIND = "action"
+
+    @property
+    def gripper(self) -> str | None:
+        """The model's convention for the last dim; None for a robot without one, whose actions have no sign to turn."""
+        return platform_of(self.key).gripper
+
+    def decode(self, choices):
+        """[..., A] integers in 0..255 -> [..., A] float32 actions in the env's convention. Raises ValueError outside 0..255."""
+        return _alike(choices, lambda values: self._to_env(centres(values)))
+
+    def encode(self, actions):
+        """[..., A] actions in the env's convention -> [..., A] int64 choices; out-of-range values take the end bins."""
+        return _alike(actions, lambda values: discretise(self._from_env(values)))
+
+    def decode_normalised(self, normalised):
+        """[..., A] normalised actions, not clipped (the reference does not) -> [..., A] float32 actions in the env's convention."""
+        return _alike(normalised, lambda values: self._to_env(values.astype(np.float64)))
+
+    def encode_normalised(self, actions):
+        """[..., A] actions in the env's convention -> [..., A] float32 normalised actions; the inverse of `decode_normalised`, but for the gripper, which comes back as 0 or 1."""
+        return _alike(actions, lambda values: self._from_env(values).astype(np.float32))
+
+    def _to_env(self, normalised: np.ndarray) -> np.ndarray:
+        actions = self.unnormalise(normalised)
+        if self.gripper is not None:
+            actions[..., -1] = gripper_to_env(actions[..., -1])
         return actions.astype(np.float32)
 
-    def _encode(self, actions: np.ndarray) -> np.ndarray:
+    def _from_env(self, actions: np.ndarray) -> np.ndarray:
         actions = np.array(actions, np.float64)
-        actions[..., -1] = gripper_to_model(actions[..., -1])
-        return discretise(self.normalise(actions))
+        if self.gripper is not None:
+            actions[..., -1] = gripper_to_model(actions[..., -1])
+        return self.normalise(actions)
 
 
 def centres(choices: np.ndarray) -> np.ndarray:

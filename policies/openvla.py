@@ -38,22 +38,22 @@ class OpenVLA(VLA):
     def _sample(self, inputs: dict[str, torch.Tensor], noise: np.ndarray | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         embeddings, valid = self._whole_context(*self._placed(inputs))
         uniforms = [None] * self.tokens if noise is None else torch.as_tensor(noise, dtype=torch.float64, device=embeddings.device).unbind(1)
-        cache, values, choices, logprobs = DynamicCache(), None, [], []
-        for step, uniform in enumerate(uniforms):
+        cache, seen, choices, logprobs = DynamicCache(), [], [], []
+        for uniform in uniforms:
             states = self.language_model.after(embeddings, valid, cache)[:, -1:]
-            if step == 0 and self.value_head is not None:
-                values = self.value_head(states)
+            seen.append(states)
             # read WIDTH times over, as the pass itself is: a row's bits must not depend on its place
             distribution = sampling.log_softmax(self.logits(states.expand(-1, WIDTH, -1))[:, 0], self.temperature)
             choices.append(sampling.choose(distribution, uniform))
             logprobs.append(sampling.gather(distribution, choices[-1]))
             embeddings = self.language_model.model.embed_tokens(self.first_action + choices[-1])[:, None]
             valid = F.pad(valid, (0, 1), value=True)
+        values = None if self.value_head is None else self.value_head.causal(torch.cat(seen, dim=1))
         return torch.stack(choices, dim=1), torch.stack(logprobs, dim=1), values
 
     def _distribution(self, inputs: dict[str, torch.Tensor], choices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         states = self._states(*self._placed(inputs), self.first_action + choices)
-        values = None if self.value_head is None else self.value_head(states[:, :1])  # no state after it may judge the observation: it has seen the action
+        values = None if self.value_head is None else self.value_head.causal(states)
         return sampling.log_softmax(self.logits(states), self.temperature), values
 
     def _states(self, pixel_values: torch.Tensor, prompt_ids: torch.Tensor, prompt_mask: torch.Tensor | None, tokens: torch.Tensor) -> torch.Tensor:

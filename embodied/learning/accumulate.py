@@ -14,7 +14,7 @@ import torch
 from embodied.learning import batching, losses
 from embodied.learning.algorithms.base import Algorithm
 from embodied.learning.data import Batch, Loss
-from embodied.learning.sharding import ALONE, Sharding, whole
+from embodied.learning.sharding import ALONE, Sharding
 from embodied.learning.shards import Shards
 
 
@@ -86,7 +86,7 @@ class Accumulator:
         for parameter in trainable:
             parameter.grad /= count
         limit = float("inf") if self._grad_clip is None else self._grad_clip
-        norm = float(whole(torch.nn.utils.clip_grad_norm_(trainable, limit)))
+        norm = self._sharding.clip(trainable, limit)
         if not math.isfinite(norm):
             raise Diverged(f"{what}: the gradient's norm is {norm}, wanted a finite number; look for rewards or observations that are not finite, or lower algorithm.learner.lr")
         self._optimizer.set_rate(rate or 0.0, value_rate)

@@ -37,6 +37,8 @@ class Sharding:
     def apply(self, policy: nn.Module) -> None:
         """Leaves this process its part of every parameter. Every process must have built the same policy.
 
+        What is not held in the type that most of it is (adapters and a spread in float32 beside bfloat16) stays whole in every process: it is little.
+
         `policy.blocks()` names the units, one of which is whole at a time; without it the policy is one unit.
         """
         from torch.distributed.device_mesh import init_device_mesh
@@ -49,8 +51,9 @@ class Sharding:
             "mp_policy": MixedPrecisionPolicy(param_dtype=self.precision and getattr(torch, self.precision), reduce_dtype=torch.float32),
             "offload_policy": CPUOffloadPolicy() if self.offload else OffloadPolicy(),
         }
+        kept = _of_another_type(policy)
         for unit in (*_blocks(policy), policy):
-            fully_shard(unit, **settings)
+            fully_shard(unit, **settings, ignored_params=kept)
         for module in policy.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)  # sums: the update divides
@@ -113,6 +116,22 @@ class Sharding:
             return
         here = policy.state_dict()
         policy.load_state_dict({name: alike(tensor, here[name]) if name in here else tensor for name, tensor in tensors.items()}, assign=False)
+
+    def clip(self, parameters: Sequence[nn.Parameter], limit: float) -> float:
+        """The norm of all gradients together, which are scaled down to one of `limit` where it is more. As torch.nn.utils.clip_grad_norm_, which takes no
+        mixture of parts and whole ones; those that are whole here are added up over the processes first."""
+        if self.count == 1:
+            return float(torch.nn.utils.clip_grad_norm_(parameters, limit))
+        split = [p for p in parameters if isinstance(p, DTensor)]
+        kept = [p for p in parameters if not isinstance(p, DTensor)]
+        for parameter in kept:
+            dist.all_reduce(parameter.grad)
+        square = lambda p: float(local(p.grad).double().square().sum())
+        norm = (self.sums([sum(map(square, split))])[0] + sum(map(square, kept))) ** 0.5
+        if norm > limit:
+            for parameter in parameters:
+                parameter.grad *= limit / norm
+        return norm
 
     def finite(self, policy: nn.Module) -> bool:
         """Whether every parameter is, in every process."""
@@ -177,6 +196,15 @@ def recompute_activations(policy: nn.Module) -> None:
 def _blocks(policy: nn.Module) -> list[nn.Module]:
     blocks = getattr(policy, "blocks", None)
     return list(blocks()) if callable(blocks) else []
+
+
+def _of_another_type(policy: nn.Module) -> set[nn.Parameter]:
+    """The parameters that are not of the type which most bytes are in."""
+    size: dict[torch.dtype, int] = {}
+    for parameter in policy.parameters():
+        size[parameter.dtype] = size.get(parameter.dtype, 0) + parameter.nbytes
+    most = max(size, key=size.__getitem__)
+    return {parameter for parameter in policy.parameters() if parameter.dtype != most}
 
 
 def _without_memory(policy: nn.Module) -> nn.Module:

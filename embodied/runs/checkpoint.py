@@ -125,6 +125,18 @@ def verify(path: Path) -> None:
         raise DamagedCheckpoint(f"{path}: found {'; '.join(faults)}, wanted the files as {COMPLETE} lists them; use an older step")
 
 
+def trained(module: Any) -> dict[str, torch.Tensor]:
+    """A module's state without its frozen parameters: those are as the run's start made them, and may be a large base under small adapters."""
+    frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
+    return {name: tensor for name, tensor in module.state_dict().items() if name not in frozen}
+
+
+def with_frozen(module: Any, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What `trained` gave, and the module's own frozen parameters beside it: a whole state dict again."""
+    frozen = module.state_dict().keys() - trained(module).keys()
+    return {name: tensor for name, tensor in module.state_dict().items() if name in frozen} | dict(tensors)
+
+
 def flatten_optimizer(state_dict: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], Any]:
     """An optimizer's (or scheduler's) nested state dict as (flat tensors, json-able rest); `unflatten_optimizer` undoes it bit for bit."""
     tensors: dict[str, torch.Tensor] = {}

@@ -14,11 +14,11 @@ import torch
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 
-from policies.codec import BINS, ActionCodec
-from policies.openvla_oft import OpenVLAOFT
+from policies.codec import BINS, ActionCodec, StateCodec
+from policies.openvla_oft import OpenVLAOFT, OpenVLAOFTL1
 from policies.parts.images import STEPS_KEY, ImagePath
 from policies.parts.prompts import AFTER, BEFORE, BOS, Prompts, prompt_text
-from policies.parts.vla import PROMPT_LENGTH_KEY
+from policies.parts.vla import CAMERAS_KEY, CHUNK_KEY, PROMPT_LENGTH_KEY
 
 CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,;:!?'\"()-_/"
 SPECIAL = ("<unk>", "<s>", "</s>")  # ids 0, 1 and 2, as Llama's
@@ -42,26 +42,36 @@ class Sizes:
     text_ids: int = 192
     padding_ids: int = 64
     rope_theta: float = 100.0
+    head: str = "discrete"  # "discrete" | "l1"
+    chunk: int = 8  # C, of the l1 head
+    cameras: tuple[str, ...] = ("agentview",)
+    state: bool = False  # one token of proprioception, of the size that the statistics have
+    film: bool = False  # vision is modulated by the language
+    log_std: float = -1.5  # of the l1 head
 
 
 def create_checkpoint(folder: str | Path, instructions: list[str], statistics: dict, seed: int = 0, sizes: dict | None = None) -> Path:
     """Write the folder and return it. About 2.4 M parameters with the standard sizes.
 
     instructions: what the tokenizer's words come from; other instructions still work, spelled out in characters, and the longest
-    sets the prompt's length. statistics: what dataset_statistics.json holds, {suite: {"action": {"q01", "q99", "mask"}}}.
-    sizes: fields of `Sizes` to change. Raises TypeError for an unknown size, KeyError or ValueError for unfit statistics.
+    sets the prompt's length. statistics: what dataset_statistics.json holds, {suite: {"action": {"q01", "q99", "mask"}}},
+    and "proprio" beside "action" for a policy that reads the state. sizes: fields of `Sizes` to change. Raises TypeError for an unknown size, KeyError or ValueError for unfit statistics.
     """
     wanted = replace(Sizes(), **(sizes or {}))
-    codec = ActionCodec(statistics, sorted(statistics)[0] if statistics else None)
+    key = sorted(statistics)[0] if statistics else None
+    codec, state = ActionCodec(statistics, key), StateCodec(statistics, key) if wanted.state else None
     vocabulary = wanted.text_ids + BINS
     files = _tokenizer_files(Path(folder), instructions, wanted.text_ids)
     longest = max(len(Tokenizer.from_str(files["tokenizer.json"].decode()).encode(prompt_text(line)).ids) for line in instructions)
     config, preprocessor = {**_config(wanted), PROMPT_LENGTH_KEY: longest}, _preprocessor(wanted.image)
     with torch.device("meta"):
-        policy = OpenVLAOFT(config, codec, ImagePath.from_config(preprocessor), Prompts(files, vocabulary, longest))
+        kind = {"discrete": OpenVLAOFT, "l1": OpenVLAOFTL1}[wanted.head]
+        policy = kind(config, codec, ImagePath.from_config(preprocessor), Prompts(files, vocabulary, longest), cameras=wanted.cameras, state=state, film=wanted.film)
     policy.statistics, policy.preprocessor = statistics, preprocessor
     policy.materialise("float32", "cpu")
     initialise(policy, seed)
+    if wanted.head == "l1":
+        nn.init.constant_(policy.log_std, wanted.log_std)
     policy.save_pretrained(folder)
     return Path(folder)
 
@@ -74,7 +84,7 @@ def initialise(policy: nn.Module, seed: int) -> None:
         leaf = name.rsplit(".", 1)[-1]
         if leaf == "bias":
             parameter.zero_()
-        elif leaf == "scale_factor" or "norm" in name:
+        elif leaf == "scale_factor" or "norm" in name or parameter.dim() == 1:
             parameter.fill_(1.0)
         else:
             parameter.normal_(0.0, _spread(name, parameter), generator=generator)
@@ -93,7 +103,11 @@ def _spread(name: str, parameter: torch.Tensor) -> float:
 def _config(sizes: Sizes) -> dict:
     tower = dict(embed_dim=sizes.vision_width, depth=sizes.vision_depth, num_heads=sizes.vision_heads, mlp_ratio=4.0, patch_size=sizes.patch)
     vocabulary = sizes.text_ids + BINS
+    said = {CHUNK_KEY: sizes.chunk} if sizes.head == "l1" else {}
+    if sizes.cameras != Sizes.cameras or said:
+        said[CAMERAS_KEY] = list(sizes.cameras)
     return {
+        **said,
         "model_type": "openvla",
         "architectures": ["OpenVLAForActionPrediction"],
         "vision_towers": [

@@ -1,6 +1,11 @@
-"""Checkpoint folders: everything that is wrong with one is said in one error, and weights are read tensor by tensor.
+"""Checkpoint folders: everything that is wrong with one is said in one error, and weights are read lazily.
 
+Names and shapes are compared before anything is read; then one file after another is mapped and copied tensor by tensor, so that a load into
+host memory takes what the model takes and one file (shard) at most, and one into an accelerator a file alone. Writing holds one shard at a time.
 No file of a folder is ever executed: weights come from safetensors, the rest is json.
+
+A folder may hold adapters (`lora_adapter/`) instead of weights: those are then the base's, where the adapter says it lies. Where a folder
+holds both, as published OFT folders do, the adapters are in its weights already and are not applied again.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
@@ -17,6 +23,9 @@ from torch import nn
 CONFIG, STATISTICS, PREPROCESSOR = "config.json", "dataset_statistics.json", "preprocessor_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 RECOMPUTED = ".rotary_emb.inv_freq"  # old exports hold it; it follows from the config
+ADAPTER, ADAPTER_CONFIG = "lora_adapter", "adapter_config.json"  # folder, and its file, as PEFT writes it
+BASE_KEY = "base_model_name_or_path"  # in ADAPTER_CONFIG: the folder whose weights the adapters belong to
+SHARD = "5GB"
 
 
 class CheckpointError(ValueError):
@@ -29,13 +38,16 @@ class Folder:
     config: dict
     statistics: dict  # {key: {"action": {...}}}
     preprocessor: dict
-    weights: tuple[Path, ...]
+    weights: tuple[Path, ...]  # of the folder, or of its base
+    base: Path  # where they lie
+    adapter: Path | None = None  # the folder of adapters that go on top of them
 
 
-def read_folder(path: str | Path, wanted: tuple[str, ...] = ()) -> Folder:
+def read_folder(path: str | Path, wanted: tuple[str, ...] = (), base: str | Path | None = None) -> Folder:
     """Read the json files and find the weights. Raises CheckpointError naming every file that is missing, those of `wanted` among them.
 
     A folder without dataset_statistics.json may hold them as config.json's `norm_stats`, as the base models do.
+    base: where the weights of a folder of adapters lie, if not where it says.
     """
     path = Path(path)
     if not path.is_dir():
@@ -47,11 +59,29 @@ def read_folder(path: str | Path, wanted: tuple[str, ...] = ()) -> Folder:
     else:
         statistics = config.get("norm_stats") or {}
         missing += [] if statistics else [STATISTICS]
-    weights, lost = _weight_files(path)
-    missing += lost
+    whole, adapter = any((path / name).is_file() for name in (WEIGHTS, INDEX)), path / ADAPTER
+    applied = adapter if adapter.is_dir() and not whole else None
+    home = path if applied is None else _base_of(adapter, base)
+    weights, lost = weight_files(home)
+    missing += [name if home == path else str(home / name) for name in lost]
     if missing:
         raise CheckpointError(f"{path}: missing {', '.join(missing)}; found {', '.join(sorted(file.name for file in path.iterdir())) or 'nothing'}. Copy the whole checkpoint folder")
-    return Folder(path, config, statistics, read_json(path / PREPROCESSOR), weights)
+    if applied is None and base is not None:
+        raise CheckpointError(f"{path}: found whole weights and policy.base={base}, wanted one of them: only a folder of adapters has a base; leave policy.base out")
+    if whole and adapter.is_dir():
+        print(f"{path}: its weights are whole, so {ADAPTER}/ is in them already and is not applied again", flush=True)
+    return Folder(path, config, statistics, read_json(path / PREPROCESSOR), weights, home, applied)
+
+
+def _base_of(adapter: Path, given: str | Path | None) -> Path:
+    if not (adapter / ADAPTER_CONFIG).is_file():
+        raise CheckpointError(f"{adapter}: found no {ADAPTER_CONFIG}, wanted the file that says what the adapters belong to; copy the whole checkpoint folder again")
+    said = read_json(adapter / ADAPTER_CONFIG).get(BASE_KEY)
+    home = Path(given or said or "")
+    if not (given or said) or not home.is_dir():
+        raise CheckpointError(f"{adapter.parent}: found adapters alone, wanted their base's weights too, and {said!r}, which they name, is no folder here; give policy.base=FOLDER"
+                              if given is None else f"policy.base={given}: there is no such folder, wanted the one with the weights that {adapter} belongs to")  # fmt: skip
+    return home
 
 
 class _Object(dict):
@@ -80,7 +110,8 @@ def _opened(file: Path):
         raise CheckpointError(f"{file} is not whole ({error}); copy the whole checkpoint folder again") from error
 
 
-def _weight_files(path: Path) -> tuple[tuple[Path, ...], list[str]]:
+def weight_files(path: Path) -> tuple[tuple[Path, ...], list[str]]:
+    """(the files that a folder's weights should be in, the names of those that are not there)."""
     if (path / INDEX).is_file():
         names = sorted(set(read_json(path / INDEX)["weight_map"].values()))
     else:
@@ -88,38 +119,73 @@ def _weight_files(path: Path) -> tuple[tuple[Path, ...], list[str]]:
     return tuple(path / name for name in names), [name for name in names if not (path / name).is_file()]
 
 
-def load_weights(module: nn.Module, files: tuple[Path, ...], optional: str | None = None) -> None:
+def load_weights(module: nn.Module, files: tuple[Path, ...], optional: str | tuple[str, ...] | None = None) -> None:
     """Copy every tensor of `files` into `module`'s parameter of that name, cast to its dtype.
 
     Names that start with `optional` may be absent on either side. Raises CheckpointError naming every missing, extra and misshapen tensor.
     """
     is_optional = lambda name: optional is not None and name.startswith(optional)
     parameters = dict(module.named_parameters())
-    handles = [_opened(file) for file in files]
-    found = {name: handle for handle in handles for name in handle.keys() if not name.endswith(RECOMPUTED)}
-    shapes = {name: tuple(handle.get_slice(name).get_shape()) for name, handle in found.items()}
-    problems = [f"missing {name} {tuple(parameters[name].shape)}" for name in parameters if name not in found and not is_optional(name)]
-    problems += [f"extra {name} {shapes[name]}" for name in found if name not in parameters and not is_optional(name)]
+    shapes = {name: shape for file in files for name, shape in shapes_of(file).items() if not name.endswith(RECOMPUTED)}
+    problems = [f"missing {name} {tuple(parameters[name].shape)}" for name in parameters if name not in shapes and not is_optional(name)]
+    problems += [f"extra {name} {shapes[name]}" for name in shapes if name not in parameters and not is_optional(name)]
     problems += [
         f"misshapen {name}: found {shapes[name]}, wanted {tuple(parameters[name].shape)}"
-        for name in found
+        for name in shapes
         if name in parameters and shapes[name] != tuple(parameters[name].shape)
     ]
     if problems:
         raise CheckpointError(f"{files[0].parent}: {len(problems)} tensors do not fit the model that {CONFIG} describes; the config and the weights are of different models:\n  " + "\n  ".join(problems))
-    with torch.no_grad():
-        for name in parameters.keys() & found.keys():
-            parameters[name].copy_(found[name].get_tensor(name))
+    for file in files:
+        _copy(file, parameters)
 
 
-def write_folder(path: str | Path, module: nn.Module, texts: dict[str, dict], files: dict[str, bytes]) -> None:
-    """Write {name: json object} and {name: bytes} and all parameters as model.safetensors into `path`, made if need be."""
+def shapes_of(file: Path) -> dict[str, tuple[int, ...]]:
+    """{name: shape} of a safetensors file, from its header alone. Raises CheckpointError when it is not whole."""
+    with _opened(file) as opened:
+        return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}
+
+
+@torch.no_grad()
+def _copy(file: Path, parameters: dict[str, nn.Parameter]) -> None:
+    """One file's tensors into the parameters. What was mapped of it is let go with it, so that no two files are in memory."""
+    with _opened(file) as opened:
+        for name in opened.keys():
+            if name in parameters:
+                parameters[name].copy_(opened.get_tensor(name))
+
+
+def write_folder(path: str | Path, module: nn.Module | None, texts: dict[str, dict], files: dict[str, bytes], shard: str | int = SHARD, apart: tuple[str, ...] = ()) -> None:
+    """Write {name: json object} and {name: bytes} into `path`, made if need be, and all parameters (None: no weights) as model.safetensors,
+    or where they are more than `shard` (bytes) in several files and an index. Weights that were there before are taken away.
+
+    apart: beginnings of names of parameters that are left out."""
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
     for name, content in texts.items():
         (path / name).write_text(json.dumps(content, indent=2) + "\n")
     for name, content in files.items():
         (path / name).write_bytes(content)
-    tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in module.named_parameters()}
-    save_file(tensors, path / WEIGHTS, metadata={"format": "pt"})
-    (path / WEIGHTS).chmod(0o644)  # safetensors leaves it to its owner alone, and checkpoints are packaged and shared
+    for old in (*path.glob("model*.safetensors"), path / INDEX):
+        old.unlink(missing_ok=True)
+    if module is not None:
+        _write_weights(path, {name: parameter for name, parameter in module.named_parameters() if not name.startswith(apart)}, shard)
+
+
+def declaring(config: dict, dtype: torch.dtype) -> dict:
+    """A config.json that says, where it says anything about it, the dtype that the weights beside it are written in."""
+    return {key: str(dtype).removeprefix("torch.") if key in ("torch_dtype", "dtype") else value for key, value in config.items()}
+
+
+def _write_weights(path: Path, parameters: dict[str, nn.Parameter], shard: str | int) -> None:
+    split = split_torch_state_dict_into_shards(parameters, max_shard_size=shard)
+    for file, names in split.filename_to_tensors.items():
+        write_tensors(path / file, {name: parameters[name] for name in names})
+    if split.is_sharded:
+        (path / INDEX).write_text(json.dumps({"metadata": split.metadata, "weight_map": split.tensor_to_filename}, indent=2) + "\n")
+
+
+def write_tensors(file: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """One safetensors file, as transformers and PEFT read it."""
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, file, metadata={"format": "pt"})
+    file.chmod(0o644)  # safetensors leaves it to its owner alone, and checkpoints are packaged and shared

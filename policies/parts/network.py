@@ -11,19 +11,24 @@ from torch.nn import functional as F
 
 from policies.codec import BINS
 from policies.parts.decoder import LanguageModel, llama_config, pad_after_first
-from policies.parts.prompts import LLAMA_VOCABULARY
+from policies.parts.heads import ProprioProjector
+from policies.parts.prompts import LLAMA_VOCABULARY, STOP
 from policies.parts.vision import Projector, VisionBackbone, towers_of
 
 
 class Network(nn.Module):
     """A base that has no constructor of its own: `build` makes the modules once nn.Module's has run."""
 
-    def build(self, config: dict) -> None:
-        """config: what config.json holds. Raises ValueError for towers or a language model that are not known."""
+    def build(self, config: dict, state: int | None = None, film: bool = False) -> None:
+        """config: what config.json holds. state: S numbers of proprioception, one more token; None = none. film: vision is modulated by the language.
+
+        Raises ValueError for towers or a language model that are not known.
+        """
         towers = towers_of(config)
         llama = llama_config(config["text_config"])
-        self.vision_backbone = VisionBackbone(towers)
+        self.vision_backbone = VisionBackbone(towers, llama.hidden_size if film else None)
         self.projector = Projector(sum(tower.embed_dim for tower in towers), llama.hidden_size)
+        self.proprio_projector = None if state is None else ProprioProjector(state, llama.hidden_size)
         self.language_model = LanguageModel(llama)
         self.first_action = vocabulary_of(config) - BINS
 
@@ -41,20 +46,31 @@ class Network(nn.Module):
         """The transformer blocks that run, in order: what memory is saved by, one at a time."""
         return [*self.vision_backbone.featurizer.blocks[:-1], *self.vision_backbone.fused_featurizer.blocks[:-1], *self.language_model.model.layers]
 
-    def context(self, pixel_values: torch.Tensor, prompt_ids: torch.Tensor, prompt_mask: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """[b, 6n, H, W] normalised pixels, [b, S] ids that start with BOS, [b, S] bool (False: padding, left or right)
-        -> embeddings [b, N, D] of BOS, patches and the rest of the prompt, valid [b, N] bool (None: without padding).
+    def context(self, pixel_values: torch.Tensor, prompt_ids: torch.Tensor, prompt_mask: torch.Tensor | None, state: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """[b, 6n, H, W] normalised pixels, [b, S] ids that start with BOS, [b, S] bool (False: padding, left or right), [b, s] normalised state
+        -> embeddings [b, N, D] of BOS, patches, state and the rest of the prompt, valid [b, N] bool (None: without padding).
 
         Every prompt ends at N - 1: its padding goes in front, right after the patches, so what follows it stands at one place in all rows.
+        Raises ValueError for a state that the network has no projector for, or lacks.
         """
+        if (state is None) != (self.proprio_projector is None):
+            raise ValueError(f"found {'no ' if state is None else 'a '}state, wanted {'one' if state is None else 'none'}: the checkpoint has {'a' if state is None else 'no'} proprio projector")
         embed = self.language_model.model.embed_tokens
-        patches = self.projector(self.vision_backbone(pixel_values.to(embed.weight.dtype)))
-        valid = None
         if prompt_mask is not None:
             prompt_ids, prompt_mask = pad_after_first(prompt_ids, prompt_mask.bool())
-            valid = F.pad(prompt_mask[:, 1:], (patches.shape[1] + 1, 0), value=True)
         text = embed(prompt_ids)
-        return torch.cat([text[:, :1], patches, text[:, 1:]], dim=1), valid
+        language = self._language(text, prompt_mask) if self.vision_backbone.film else None
+        seen = self.projector(self.vision_backbone(pixel_values.to(embed.weight.dtype), language))
+        if state is not None:
+            seen = torch.cat([seen, self.proprio_projector(state.to(seen.dtype))], dim=1)
+        valid = None if prompt_mask is None else F.pad(prompt_mask[:, 1:], (seen.shape[1] + 1, 0), value=True)
+        return torch.cat([text[:, :1], seen, text[:, 1:]], dim=1), valid
+
+    def _language(self, text: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """[b, S, D] embeddings of the prompt, [b, S] bool -> [b, D]: the mean over it and the stop token behind the slots; padding does not count."""
+        weights = text.new_ones(text.shape[:2]) if mask is None else mask.to(text.dtype)
+        stop = self.language_model.model.embed_tokens.weight[STOP]
+        return (torch.einsum("bs,bsd->bd", weights, text) + stop) / (weights.sum(1, keepdim=True) + 1)
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """[..., D] hidden states -> [..., 256] logits of the action ids in rising id order."""

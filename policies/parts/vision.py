@@ -1,7 +1,8 @@
 """The fused vision backbone: DINOv2 with registers and SigLIP, under timm's tensor names, and the projector into the language model.
 
 A tower's features are the patch tokens after its second-to-last block: no final norm, no pooling. The last block, the final norm and
-SigLIP's attention pool are part of the layout and of every checkpoint, and take no part in the computation.
+SigLIP's attention pool are part of the layout and of every checkpoint, and take no part in the computation. With FiLM, the mean language
+embedding modulates the tokens of each block between its attention and its MLP.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from policies.parts.heads import FiLM
 
 NORM_EPS = 1e-6
 # What the published timm ids mean.
@@ -66,24 +69,29 @@ def _tower(entry: dict, image_size: int) -> Tower:
 class VisionBackbone(nn.Module):
     """pixel_values [b, 6n, H, W] of n cameras -> [b, n * patches, width]; the towers' channels side by side, camera by camera."""
 
-    def __init__(self, towers: list[Tower]):
+    def __init__(self, towers: list[Tower], language_width: int | None = None):
+        """language_width: channels of the embedding that FiLM reads; None = without FiLM."""
         super().__init__()
+        self.film = language_width is not None
         if towers[0].patches != towers[1].patches:
             raise ValueError(f"found towers of {towers[0].patches} and {towers[1].patches} patches, wanted one number: their features are joined patch by patch")
-        self.featurizer = VisionTransformer(towers[0])
-        self.fused_featurizer = VisionTransformer(towers[1])
+        self.featurizer = VisionTransformer(towers[0], language_width)
+        self.fused_featurizer = VisionTransformer(towers[1], language_width)
 
-    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+    def forward(self, pixel_values: torch.Tensor, language: torch.Tensor | None = None) -> torch.Tensor:
+        """language: [b, language width], the mean embedding that FiLM reads; None without FiLM."""
         batch, channels, height, width = pixel_values.shape
         if channels % 6:
             raise ValueError(f"found {channels} channels, wanted 6 per camera: each picture normalised once per tower")
         pixels = pixel_values.reshape(-1, 6, height, width)
-        features = torch.cat([self.featurizer(pixels[:, :3]), self.fused_featurizer(pixels[:, 3:])], dim=-1)
+        if language is not None:
+            language = language.repeat_interleave(len(pixels) // batch, 0)  # one per picture
+        features = torch.cat([self.featurizer(pixels[:, :3], language), self.fused_featurizer(pixels[:, 3:], language)], dim=-1)
         return features.reshape(batch, -1, features.shape[-1])
 
 
 class VisionTransformer(nn.Module):
-    def __init__(self, tower: Tower):
+    def __init__(self, tower: Tower, language_width: int | None = None):
         super().__init__()
         width, self.patch = tower.embed_dim, tower.patch_size
         self.image_size = tower.image_size
@@ -97,17 +105,18 @@ class VisionTransformer(nn.Module):
         self.patch_embed = nn.Module()
         self.patch_embed.proj = nn.Conv2d(3, width, self.patch, self.patch)
         self.blocks = nn.ModuleList(Block(tower) for _ in range(tower.depth))
+        self.film = nn.ModuleList(FiLM(language_width, width) for _ in self.blocks if language_width is not None)
         self.norm = nn.LayerNorm(width, NORM_EPS)
         if tower.attention_pool:
             self.attn_pool = AttentionPool(tower)
 
-    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        """[m, 3, H, W] -> [m, patches, width]."""
+    def forward(self, pixels: torch.Tensor, language: torch.Tensor | None = None) -> torch.Tensor:
+        """[m, 3, H, W], [m, language width] (with FiLM) -> [m, patches, width]."""
         tokens = self._embed(pixels) + self.pos_embed
         if self.prefixes:
             tokens = torch.cat([*(getattr(self, name).expand(len(tokens), -1, -1) for name in self.prefixes), tokens], dim=1)
-        for block in self.blocks[:-1]:
-            tokens = block(tokens)
+        for i, block in enumerate(self.blocks[:-1]):
+            tokens = block(tokens, *((self.film[i], language) if self.film else ()))
         return tokens[:, self.prefix_length :]
 
     def _embed(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -131,8 +140,10 @@ class Block(nn.Module):
         self.mlp = Mlp(width, tower.mlp_hidden)
         self.ls2 = LayerScale(width) if tower.layer_scale else nn.Identity()
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, film: FiLM | None = None, language: torch.Tensor | None = None) -> torch.Tensor:
         tokens = tokens + self.ls1(self.attn(self.norm1(tokens)))
+        if film is not None:
+            tokens = film(tokens, language)
         return tokens + self.ls2(self.mlp(self.norm2(tokens)))
 
 

@@ -1,86 +1,149 @@
-"""What every OpenVLA is: a checkpoint folder's towers, projector, language model and codec; how its 256 action tokens are read off differs.
+"""What every OpenVLA is: a checkpoint folder's towers, projector, language model and codec; how its actions are read off differs.
 
 Everything about size comes from the folder's config.json, and the weights have the reference's tensor names, so a published 7B folder
 and a small one load alike. A subclass says how choices are made (`_sample`) and how given ones are judged (`_distribution`); both go
-through one distribution, so `act` and `evaluate` agree.
+through one distribution, so `act` and `evaluate` agree. What they are given is checked here, by name.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
 import numpy as np
 import torch
 
 from policies.base import ActionChunk, PolicySpec, TokenStats
-from policies.codec import ActionCodec
-from policies.checkpoints import loading
+from policies.codec import ActionCodec, StateCodec
+from policies.checkpoints import components, loading, lora as adapters
+from policies.checkpoints.components import Components
 from policies.parts import sampling
 from policies.parts.images import ImagePath, normalise
 from policies.parts.network import Network, vocabulary_of
+from policies.parts.platforms import platform_of
 from policies.parts.prompts import Prompts
 from policies.parts.value_head import ValueHead
 
-PROMPT_LENGTH_KEY = "prompt_length"  # ours, in config.json: tokens a prompt is padded to
+CHUNK_KEY, IMAGES_KEY = "num_actions_chunk", "num_images_in_input"  # in config.json: C, and how many cameras
+# Ours, in config.json: tokens a prompt is padded to, and what the loader was told that no other file says.
+PROMPT_LENGTH_KEY, CAMERAS_KEY, NORMALIZATION_KEY = "prompt_length", "cameras", "action_normalization"
 
 
 class VLA(Network, ABC):
-    """A Policy (policies/base.py) but for the two methods of a subclass. Choices are indices 0..255 into the action token ids in rising id order."""
+    """A Policy (policies/base.py) but for the two methods of a subclass. Choices are indices 0..255 into the action token ids in rising id order, where a
+    subclass does not say otherwise."""
 
     NAME: str  # of the policy
     CHUNK: int  # C: primitive actions per inference, unless config.json says `num_actions_chunk`
+    COMPONENTS: tuple[str, ...] = ()  # the component files that it reads, where a folder has them
+    DISTRIBUTION = True  # its choices are of a finite number
 
     def __init__(self, config: dict, codec: ActionCodec, images: ImagePath, prompts: Prompts, *, temperature: float = 1.0,
-                 cameras: Sequence[str] = ("agentview",), value_head: bool = False, value_detach: bool = False):  # fmt: skip
-        """Parameters are left as torch makes them: use `from_pretrained`, or fresh.create_checkpoint for a random model."""
+                 cameras: Sequence[str] = ("agentview",), value_head: bool = False, value_detach: bool = False, value_level: str = "chunk",
+                 state: StateCodec | None = None, film: bool = False):  # fmt: skip
+        """Parameters are left as torch makes them: use `from_pretrained`, or fresh.create_checkpoint for a random model.
+
+        state: of the proprioception it reads; None = none. film: vision is modulated by the language.
+        """
         super().__init__()
         if not temperature > 0:
             raise ValueError(f"found temperature={temperature}, wanted a number above 0; a greedy choice is act(observation, None)")
         self.config, self.codec, self.images, self.prompts, self.temperature = config, codec, images, prompts, temperature
-        self.build(config)
-        self.value_head = ValueHead(self.width, detach=value_detach) if value_head else None
-        chunk = config.get("num_actions_chunk", self.CHUNK)
+        self.state, self.component_names = state, {}
+        self.build(config, None if state is None else state.dims, film)
+        chunk = self.chunk_of(config, codec.key)
+        self.value_head = ValueHead(self.width, detach=value_detach, level=value_level, actions=chunk) if value_head else None
         self.tokens = chunk * codec.dims  # L
-        self.spec = PolicySpec(self.NAME, "continuous", codec.dims, chunk, tuple(cameras), language=True, gripper="open_1_close_0")
+        self.spec = PolicySpec(self.NAME, "continuous", codec.dims, chunk, tuple(cameras), state=None if state is None else state.dims, language=True,
+                               gripper=codec.gripper, distribution=self.DISTRIBUTION)  # fmt: skip
 
     @classmethod
     def from_pretrained(cls, checkpoint: str | Path | None, temperature: float = 1.0, unnorm_key: str | None = None,
-                        cameras: Sequence[str] = ("agentview",), dtype: str = "float32", device: str = "cpu",
-                        value_head: bool = False, value_detach: bool = False, prompt_length: int | None = None, instructions: bool = False) -> "VLA":  # fmt: skip
+                        cameras: Sequence[str] | None = None, dtype: str = "float32", device: str = "cpu",
+                        value_head: bool = False, value_detach: bool = False, value_level: str = "chunk", prompt_length: int | None = None, instructions: bool = False,
+                        lora: Mapping[str, Any] | None = None, base: str | Path | None = None,
+                        head: str = "auto", chunk: int | None = None, normalization: str | None = None, proprio: bool | None = None, initial_log_std: float = -1.5) -> "VLA":  # fmt: skip
         """Load a checkpoint folder. unnorm_key: the suite whose statistics scale the actions; None when the folder has only one.
 
+        lora: rank, alpha, dropout and targets of adapters that are trained in place of the weights (checkpoints/lora.py); None or rank 0: none but the
+        folder's own. base: the folder with the weights that the folder's adapters belong to, where it is not where they say.
         instructions: it will be given texts, so the folder must have a tokenizer. prompt_length: tokens per prompt; None takes the folder's own. dtype: what the weights are held and computed in.
+        cameras: names, in order; None takes what config.json says (`cameras`, or `num_images_in_input` of the usual ones). head: "discrete", "l1", or "auto": l1 where the folder has one.
+        chunk: C. normalization: "q99" or "bounds". None of either takes what config.json says, else the robot's (policies/parts/platforms.py).
+        proprio: read the state; None = where the folder has its projector. initial_log_std: of an L1 head that reinforcement learning has not trained yet.
         Raises CheckpointError (a ValueError) without a folder, naming every missing file, or every missing, extra or misshapen tensor; KeyError for unnorm_key.
         """
         if checkpoint is None:
             raise loading.CheckpointError(f"found no checkpoint, wanted the folder of one: policy {cls.NAME} has none of its own; give policy.checkpoint=FOLDER")
-        folder = loading.read_folder(checkpoint, ("tokenizer.json",) if instructions else ())
+        folder = loading.read_folder(checkpoint, ("tokenizer.json",) if instructions else (), base)
         config = folder.config
-        if prompt_length is not None:
-            config[PROMPT_LENGTH_KEY] = prompt_length
+        given = {PROMPT_LENGTH_KEY: prompt_length, NORMALIZATION_KEY: normalization, CAMERAS_KEY: None if cameras is None else list(cameras), CHUNK_KEY: _agreed(config, chunk)}
+        config.update({key: value for key, value in given.items() if value is not None})
+        files = components.find(folder.path)
+        cls = cls.kind(head, files)
+        found = components.read({name: file for name, file in files.items() if name in cls.COMPONENTS and (name, proprio) != (components.PROPRIO, False)}, folder.path)
+        codec = ActionCodec(folder.statistics, unnorm_key, config.get(NORMALIZATION_KEY))
         prompts = Prompts.from_folder(folder.path, vocabulary_of(config), config.get(PROMPT_LENGTH_KEY))
         with torch.device("meta"):
-            policy = cls(config, ActionCodec(folder.statistics, unnorm_key), ImagePath.from_config(folder.preprocessor), prompts,
-                         temperature=temperature, cameras=cameras, value_head=value_head, value_detach=value_detach)  # fmt: skip
+            policy = cls(config, codec, ImagePath.from_config(folder.preprocessor), prompts, state=_state_codec(folder, codec, found, proprio), film=found.film,
+                         temperature=temperature, cameras=cls.cameras_of(config, codec.key), value_head=value_head, value_detach=value_detach, value_level=value_level)  # fmt: skip
         policy.statistics, policy.preprocessor = folder.statistics, folder.preprocessor
         policy.materialise(dtype, device)
         if policy.value_head is not None:
             policy.value_head.reset()
-        loading.load_weights(policy, folder.weights, optional="value_head.")
+        loading.load_weights(policy, folder.weights, optional=("value_head.", *components.APART))
+        policy.load_components(found, initial_log_std)
+        adapters.attach(policy, lora, folder)
         return policy
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write a folder that `from_pretrained` loads to the same numbers."""
-        texts = {loading.CONFIG: self.config, loading.STATISTICS: self.statistics, loading.PREPROCESSOR: self.preprocessor}
-        loading.write_folder(folder, self, texts, self.prompts.files)
+        """Write a folder that `from_pretrained` loads to the same numbers: whole weights, or adapters and heads alone where there are adapters."""
+        adapted = adapters.attached(self)
+        config = self.config if adapted else loading.declaring(self.config, self.language_model.lm_head.weight.dtype)
+        texts = {loading.CONFIG: config, loading.STATISTICS: self.statistics, loading.PREPROCESSOR: self.preprocessor}
+        loading.write_folder(folder, None if adapted else self, texts, self.prompts.files, apart=components.APART)
+        components.write(self, Path(folder), self.component_names)
+        if adapted:
+            adapters.write(Path(folder), self)
+
+    @classmethod
+    def kind(cls, head: str, files: Mapping[str, Path]) -> type["VLA"]:
+        """The class that reads a folder with these component files. Raises ValueError for a head that this policy does not have."""
+        if head not in ("auto", "discrete"):
+            raise ValueError(f"policy.head: found {head!r}, wanted auto or discrete: policy={cls.NAME} says its actions in tokens; other heads belong to policy=openvla_oft")
+        return cls
+
+    @classmethod
+    def chunk_of(cls, config: Mapping, key: str) -> int:
+        """C, of a config.json and the key of the action statistics."""
+        return config.get(CHUNK_KEY, cls.CHUNK)
+
+    @classmethod
+    def cameras_of(cls, config: Mapping, key: str) -> tuple[str, ...]:
+        """The cameras that it looks at, in order. Raises ValueError where config.json says how many, and they are not so many."""
+        count = config.get(IMAGES_KEY)
+        named = tuple(config[CAMERAS_KEY] if CAMERAS_KEY in config else platform_of(key).cameras[: count or 1])
+        if not named or count not in (None, len(named)):
+            raise ValueError(f"policy.cameras: found {list(named)}, wanted {f'{count}, as config.json says ({IMAGES_KEY})' if count else 'at least one'}; name them in the order of training, as in policy.cameras=[agentview,wrist]")
+        return named
+
+    def load_components(self, found: Components, initial_log_std: float) -> None:
+        """What stands beside the weights. Raises CheckpointError naming every tensor that does not fit."""
+        components.load(self, found)
+        self.component_names = {name: file.name for name, file in found.files.items()}
 
     def prepare(self, observation: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-        """-> pixels [b, n, h, w, 3] uint8 of n cameras, prompt_ids [b, S] int64, prompt_mask [b, S] bool; on the CPU."""
-        pixels = np.stack([self.images.pixels(observation[f"images/{camera}"]) for camera in self.spec.cameras], axis=1)
+        """-> pixels [b, n, h, w, 3] uint8 of n cameras, prompt_ids [b, S] int64, prompt_mask [b, S] bool, and where it reads it state [b, s]
+        float32, normalised; on the CPU. Raises ValueError naming what is not there, or is of another kind or size."""
+        pixels = np.stack([self.images.pixels(_picture(observation, camera)) for camera in self.spec.cameras], axis=1)
         prompt_ids, prompt_mask = self.prompts(observation["instruction"])
-        return {"pixels": torch.from_numpy(pixels), "prompt_ids": prompt_ids, "prompt_mask": prompt_mask}
+        inputs = {"pixels": torch.from_numpy(pixels), "prompt_ids": prompt_ids, "prompt_mask": prompt_mask}
+        if self.state is not None:
+            if "state" not in observation:
+                raise ValueError(f"observation: found {', '.join(sorted(observation))}, wanted 'state' [b, {self.state.dims}]: the checkpoint has a proprio projector; use an env that gives it")
+            inputs["state"] = torch.from_numpy(self.state.encode(observation["state"]))
+        return inputs
 
     @torch.no_grad()
     def act(self, observation: Mapping[str, np.ndarray], noise: np.ndarray | None) -> ActionChunk:
@@ -88,7 +151,7 @@ class VLA(Network, ABC):
         inputs = self.prepare(observation)
         choices, logprobs, values = self._sample(inputs, noise)
         choices = choices.cpu()
-        actions = self.codec.decode(choices.view(-1, self.spec.chunk, self.spec.action_dims).numpy())
+        actions = self._decoded(choices.view(-1, self.spec.chunk, self.spec.action_dims).numpy())
         values = None if values is None else values.cpu()
         return ActionChunk(choices, logprobs.cpu(), torch.ones_like(choices, dtype=torch.bool), actions, values, inputs)
 
@@ -103,16 +166,52 @@ class VLA(Network, ABC):
         """[n, C, A] actions in the env's convention -> choices [n, L] int64."""
         return torch.as_tensor(self.codec.encode(actions)).reshape(len(actions), self.tokens)
 
+    def _decoded(self, choices: np.ndarray) -> np.ndarray:
+        """[b, C, A] choices -> [b, C, A] float32 actions in the env's convention."""
+        return self.codec.decode(choices)
+
     @abstractmethod
     def _sample(self, inputs: dict[str, torch.Tensor], noise: np.ndarray | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """-> choices [b, L] int64, their log-probabilities [b, L] float32, values [b] float32 or None."""
+        """-> choices [b, L] int64, their log-probabilities [b, L] float32, values [b] or [b, K] float32 or None."""
 
     @abstractmethod
     def _distribution(self, inputs: dict[str, torch.Tensor], choices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """choices [b, L] int64 on the model's device -> log-probabilities [b, L, 256] float32, values [b] float32 or None."""
+        """choices [b, L] int64 on the model's device -> log-probabilities [b, L, 256] float32, values [b] or [b, K] float32 or None."""
 
     def _placed(self, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """What `prepare` gives -> normalised pixels [b, 6n, H, W], prompt_ids [b, S], prompt_mask [b, S] on the model's device."""
         device = self.language_model.lm_head.weight.device
         pixels, prompt_ids, prompt_mask = (inputs[name].to(device) for name in ("pixels", "prompt_ids", "prompt_mask"))
+        if pixels.shape[1] != len(self.spec.cameras):
+            raise ValueError(f"inputs 'pixels': found {pixels.shape[1]} cameras, wanted {len(self.spec.cameras)} ({', '.join(self.spec.cameras)}); prepare the inputs with this policy")
         return normalise(pixels, self.images.means, self.images.stds), prompt_ids, prompt_mask
+
+
+def _agreed(config: Mapping, chunk: int | None) -> int | None:
+    """C as the loader was told. Raises ValueError where that is no whole number above 0, or the config says another."""
+    if chunk is not None and (not isinstance(chunk, int) or chunk < 1 or config.get(CHUNK_KEY, chunk) != chunk):
+        raise ValueError(f"policy.chunk: found {chunk}, wanted {config.get(CHUNK_KEY, 'a whole number above 0')}{', as config.json says; leave policy.chunk out' if CHUNK_KEY in config else ''}")
+    return chunk
+
+
+def _state_codec(folder: loading.Folder, codec: ActionCodec, found: Components, proprio: bool | None) -> StateCodec | None:
+    """Raises ValueError where the projector and the proprio statistics are of two sizes, or one of them is not there."""
+    if found.state is None:
+        if proprio:
+            raise loading.CheckpointError(f"{folder.path}: found no {components.PROPRIO}--*_checkpoint.pt, wanted one for policy.proprio=true; copy the whole checkpoint folder, or leave it out")
+        return None
+    state = StateCodec(folder.statistics, codec.key, folder.config.get(NORMALIZATION_KEY))
+    if state.dims != found.state:
+        raise loading.CheckpointError(f"{found.files[components.PROPRIO]}: found a projector of {found.state} numbers, wanted {state.dims}, as many as the proprio statistics {state.key!r} have")
+    return state
+
+
+def _picture(observation: Mapping[str, np.ndarray], camera: str) -> np.ndarray:
+    """[b, H, W, 3] uint8."""
+    name = f"images/{camera}"
+    if name not in observation:
+        raise ValueError(f"observation: found {', '.join(sorted(observation))}, wanted {name!r}; policy.cameras names the cameras of the env")
+    picture = np.asarray(observation[name])
+    if picture.dtype != np.uint8 or picture.ndim != 4 or picture.shape[-1] != 3:
+        raise ValueError(f"observation {name!r}: found {picture.dtype} {list(picture.shape)}, wanted uint8 [b, H, W, 3], the pixels as the camera gives them (0 to 255, channels last)")
+    return picture

@@ -1,4 +1,5 @@
-"""OpenVLAOFT and OpenVLA as Policies, on a freshly made small checkpoint of the true layout, which either can read."""
+"""OpenVLAOFT and OpenVLA as Policies, on a freshly made small checkpoint of the true layout, which either can read; and OpenVLA-OFT with the L1
+head, two cameras and the state, on one of its own."""
 
 import numpy as np
 import pytest
@@ -6,13 +7,14 @@ import torch
 
 from policies.base import Policy
 from policies.openvla import OpenVLA
-from policies.openvla_oft import OpenVLAOFT
+from policies.openvla_oft import OpenVLAOFT, OpenVLAOFTL1
 from policies.checkpoints import fresh
 from policies.checkpoints.fresh import create_checkpoint
 
 INSTRUCTIONS = ["pick up the black bowl next to the plate and place it on the plate", "push the plate"]
-STATISTICS = {"libero_spatial": {"action": {"q01": [-0.9] * 3 + [-1.0] * 3 + [0.0], "q99": [0.9] * 3 + [1.0] * 4, "mask": [True] * 3 + [False] * 4}}}
+STATISTICS = {"libero_spatial": {"action": {"q01": [-0.9] * 3 + [-1.0] * 3 + [0.0], "q99": [0.9] * 3 + [1.0] * 4, "mask": [True] * 3 + [False] * 4}, "proprio": {"q01": [-1.0] * 8, "q99": [1.0] * 8}}}
 SMALL = {"image": 32, "patch": 16, "vision_width": 16, "hidden": 32, "layers": 2, "mlp": 48}
+L1 = {"head": "l1", "state": True, "cameras": ("agentview", "wrist")}
 
 
 @pytest.fixture(scope="module")
@@ -25,24 +27,41 @@ def standard_folder(tmp_path_factory):
     return create_checkpoint(tmp_path_factory.mktemp("standard"), INSTRUCTIONS, STATISTICS)
 
 
-@pytest.fixture(scope="module", params=[OpenVLAOFT, OpenVLA], ids=["openvla_oft", "openvla"])
+@pytest.fixture(scope="module", params=[OpenVLAOFT, OpenVLA, OpenVLAOFTL1], ids=["openvla_oft", "openvla", "openvla_oft_l1"])
 def kind(request):
     return request.param
 
 
-@pytest.fixture(scope="module")
-def policy(kind, folder):
-    return kind.from_pretrained(folder)
+@pytest.fixture(scope="module", params=[OpenVLAOFT, OpenVLA], ids=["openvla_oft", "openvla"])
+def token_kind(request):
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def standard(kind, standard_folder):
-    return kind.from_pretrained(standard_folder)
+def own(kind, folder, tmp_path_factory):
+    """The small folder of the kind."""
+    return create_checkpoint(tmp_path_factory.mktemp("l1"), INSTRUCTIONS, STATISTICS, sizes={**SMALL, **L1}) if kind is OpenVLAOFTL1 else folder
+
+
+@pytest.fixture(scope="module")
+def policy(kind, own):
+    return kind.from_pretrained(own)
+
+
+@pytest.fixture(scope="module")
+def token_policy(token_kind, folder):
+    return token_kind.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def standard(kind, standard_folder, tmp_path_factory):
+    return kind.from_pretrained(create_checkpoint(tmp_path_factory.mktemp("standard_l1"), INSTRUCTIONS, STATISTICS, sizes=L1) if kind is OpenVLAOFTL1 else standard_folder)
 
 
 def observation(rows, side=32, seed=0):
-    pixels = np.random.default_rng(seed).integers(0, 256, (rows, side, side, 3), dtype=np.uint8)
-    return {"images/agentview": pixels, "instruction": [INSTRUCTIONS[row % 2] for row in range(rows)]}
+    random = np.random.default_rng(seed)
+    pictures = {f"images/{camera}": random.integers(0, 256, (rows, side, side, 3), dtype=np.uint8) for camera in L1["cameras"]}
+    return {**pictures, "state": random.uniform(-1, 1, (rows, 8)), "instruction": [INSTRUCTIONS[row % 2] for row in range(rows)]}
 
 
 def noise(policy, rows, seed=1):
@@ -50,7 +69,7 @@ def noise(policy, rows, seed=1):
 
 
 def take(observed, rows):
-    return {"images/agentview": observed["images/agentview"][rows], "instruction": [observed["instruction"][row] for row in rows]}
+    return {key: [value[row] for row in rows] if isinstance(value, list) else value[rows] for key, value in observed.items()}
 
 
 def test_it_is_a_policy_with_an_open_1_gripper_and_7_numbers_per_action(policy):
@@ -66,22 +85,22 @@ def test_oft_gives_chunks_of_8_actions_and_openvla_one_at_a_time(folder):
 def test_act_gives_a_chunk_in_the_envs_convention_and_compact_inputs(policy):
     chunk = policy.act(observation(3), noise(policy, 3))
     assert chunk.choices.shape == chunk.logprobs.shape == chunk.mask.shape == (3, policy.tokens)
-    assert chunk.choices.dtype == torch.int64 and chunk.logprobs.dtype == torch.float32
+    assert chunk.choices.dtype == (torch.int64 if policy.spec.distribution else torch.float32) and chunk.logprobs.dtype == torch.float32
     assert chunk.actions.shape == (3, policy.spec.chunk, 7) and chunk.actions.dtype == np.float32
     assert set(np.unique(chunk.actions[..., -1])) <= {-1.0, 1.0}
     assert chunk.inputs["pixels"].dtype == torch.uint8 and chunk.values is None
     assert all(len(tensor) == 3 for tensor in chunk.inputs.values())
 
 
-def test_without_noise_the_most_probable_choice_is_taken(policy):
-    chunk = policy.act(observation(2), None)
-    stats = policy.evaluate(chunk.inputs, chunk.choices, distribution=True)
+def test_without_noise_the_most_probable_choice_is_taken(token_policy):
+    chunk = token_policy.act(observation(2), None)
+    stats = token_policy.evaluate(chunk.inputs, chunk.choices, distribution=True)
     assert torch.equal(chunk.choices, stats.distribution.argmax(-1))
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.6])
-def test_the_ratio_of_an_unchanged_policy_is_1_at_any_temperature(kind, folder, temperature):
-    policy = kind.from_pretrained(folder, temperature=temperature)
+def test_the_ratio_of_an_unchanged_policy_is_1_at_any_temperature(kind, own, temperature):
+    policy = kind.from_pretrained(own, temperature=temperature)
     chunk = policy.act(observation(4), noise(policy, 4))
     with torch.no_grad():
         ratio = (policy.evaluate(chunk.inputs, chunk.choices).logprobs - chunk.logprobs).exp()
@@ -89,8 +108,8 @@ def test_the_ratio_of_an_unchanged_policy_is_1_at_any_temperature(kind, folder, 
 
 
 @torch.no_grad()
-def test_the_temperature_divides_the_logits_and_not_the_log_probs(kind, folder):
-    cold, hot = (kind.from_pretrained(folder, temperature=value) for value in (1.0, 1.6))
+def test_the_temperature_divides_the_logits_and_not_the_log_probs(token_kind, folder):
+    cold, hot = (token_kind.from_pretrained(folder, temperature=value) for value in (1.0, 1.6))
     chunk = cold.act(observation(2), noise(cold, 2))
     base = cold.evaluate(chunk.inputs, chunk.choices, distribution=True).distribution
     found = hot.evaluate(chunk.inputs, chunk.choices, distribution=True).distribution
@@ -98,9 +117,9 @@ def test_the_temperature_divides_the_logits_and_not_the_log_probs(kind, folder):
     torch.testing.assert_close(found.exp().sum(-1), torch.ones(2, cold.tokens), atol=1e-5, rtol=0)
 
 
-def test_a_temperature_of_zero_is_refused(kind, folder):
+def test_a_temperature_of_zero_is_refused(kind, own):
     with pytest.raises(ValueError, match="temperature"):
-        kind.from_pretrained(folder, temperature=0.0)
+        kind.from_pretrained(own, temperature=0.0)
 
 
 def test_training_mode_changes_no_bit(policy):
@@ -119,20 +138,21 @@ def test_a_rows_numbers_do_not_depend_on_its_place_or_its_neighbours(standard, r
     moved = standard.act(take(observed, order), uniform[order])
     assert torch.equal(moved.logprobs, whole.logprobs[order]) and torch.equal(moved.choices, whole.choices[order])
     others = observation(rows, 128, seed=7)
-    others["images/agentview"][1] = observed["images/agentview"][1]
+    for name in observed.keys() - {"instruction"}:
+        others[name][1] = observed[name][1]
     assert torch.equal(standard.act(others, uniform).logprobs[1], whole.logprobs[1])
 
 
 def test_encode_is_what_decodes_to_the_same_actions(policy):
     actions = policy.act(observation(2), noise(policy, 2)).actions
     choices = policy.encode(actions)
-    assert choices.shape == (2, policy.tokens) and choices.dtype == torch.int64
-    np.testing.assert_allclose(policy.codec.decode(choices.view(2, -1, 7).numpy()), actions, atol=1e-6)
+    assert choices.shape == (2, policy.tokens) and choices.dtype == (torch.int64 if policy.spec.distribution else torch.float32)
+    np.testing.assert_allclose(policy._decoded(choices.view(2, -1, 7).numpy()), actions, atol=1e-6)
 
 
-def test_learning_from_demonstrations_makes_them_likelier_through_every_used_part(kind, folder):
-    policy = kind.from_pretrained(folder)
-    inputs, choices = policy.prepare(observation(4)), torch.full((4, policy.tokens), 128)
+def test_learning_from_demonstrations_makes_them_likelier_through_every_used_part(kind, own):
+    policy = kind.from_pretrained(own)
+    inputs, choices = policy.prepare(observation(4)), torch.full((4, policy.tokens), 128 if policy.spec.distribution else 0.0)
     optimizer = torch.optim.AdamW(policy.parameters(), 1e-2)
     losses = []
     for _ in range(8):
@@ -144,18 +164,19 @@ def test_learning_from_demonstrations_makes_them_likelier_through_every_used_par
     assert losses[-1] < 0.5 * losses[0]
     unused = {name for name, parameter in policy.named_parameters() if parameter.grad is None}
     towers = ("vision_backbone.featurizer", "vision_backbone.fused_featurizer")
-    assert all(name.startswith(tuple(f"{tower}.{part}" for tower in towers for part in ("blocks.2.", "norm."))) for name in unused)
+    never = [*(f"{tower}.{part}" for tower in towers for part in ("blocks.2.", "norm.")), *([] if policy.spec.distribution else ["language_model.lm_head."])]
+    assert all(name.startswith(tuple(never)) for name in unused)
 
 
-def test_a_saved_folder_loads_to_the_same_bits_and_the_same_files(kind, folder, policy, tmp_path):
+def test_a_saved_folder_loads_to_the_same_bits_and_the_same_files(kind, own, policy, tmp_path):
     policy.save_pretrained(tmp_path)
     again = kind.from_pretrained(tmp_path)
     assert torch.equal(again.act(observation(2), noise(policy, 2)).logprobs, policy.act(observation(2), noise(policy, 2)).logprobs)
-    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(file.name for file in folder.iterdir())
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(file.name for file in own.iterdir())
 
 
-def test_a_value_head_starts_at_zero_and_is_saved_beside_the_reference_names(kind, folder, tmp_path):
-    policy = kind.from_pretrained(folder, value_head=True)
+def test_a_value_head_starts_at_zero_and_is_saved_beside_the_reference_names(kind, own, tmp_path):
+    policy = kind.from_pretrained(own, value_head=True)
     assert (policy.act(observation(3), noise(policy, 3)).values == 0).all()
     with torch.no_grad():
         policy.value_head.fc2.bias.fill_(2.0)
@@ -166,8 +187,8 @@ def test_a_value_head_starts_at_zero_and_is_saved_beside_the_reference_names(kin
 
 
 @pytest.mark.parametrize("detach", [True, False])
-def test_the_value_loss_reaches_the_backbone_unless_detached(kind, folder, detach):
-    policy = kind.from_pretrained(folder, value_head=True, value_detach=detach)
+def test_the_value_loss_reaches_the_backbone_unless_detached(kind, own, detach):
+    policy = kind.from_pretrained(own, value_head=True, value_detach=detach)
     torch.nn.init.ones_(policy.value_head.fc2.weight)
     chunk = policy.act(observation(2), noise(policy, 2))
     policy.evaluate(chunk.inputs, chunk.choices).values.sum().backward()
@@ -176,7 +197,7 @@ def test_the_value_loss_reaches_the_backbone_unless_detached(kind, folder, detac
 
 
 def test_pictures_of_another_size_are_brought_to_the_towers(policy):
-    assert policy.prepare(observation(2, side=64))["pixels"].shape == (2, 1, 32, 32, 3)
+    assert policy.prepare(observation(2, side=64))["pixels"].shape == (2, len(policy.spec.cameras), 32, 32, 3)
 
 
 def test_a_prompt_that_does_not_fit_says_what_would(policy):

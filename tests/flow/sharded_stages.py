@@ -30,20 +30,23 @@ def small_vla(folder: Path) -> str:
 
 
 def policy_of(kind: str, folder: str | None):
-    return MLP(SPEC, hidden=(7,), seed=1) if kind == "mlp" else OpenVLAOFT.from_pretrained(folder)
+    if kind == "mlp":
+        return MLP(SPEC, hidden=(7,), seed=1)
+    return OpenVLAOFT.from_pretrained(folder, **({"dtype": "bfloat16", "lora": {"rank": 2}} if kind == "lora" else {}))
 
 
 def learner(kind: str, folder: str | None, sharding: Sharding = ALONE) -> LearnStage:
-    """mlp: PPO with stale rows, minibatches and micro-batches that do not divide. vla: GRPO over transformer blocks that are run twice, by Muon, an update a round."""
+    """mlp: PPO with stale rows, minibatches and micro-batches that do not divide. vla: GRPO over transformer blocks that are run twice, by Muon, an update a round.
+    lora: the same with adapters in float32 on weights in bfloat16, by AdamW."""
     policy = policy_of(kind, folder)
     lag, algorithm = (1, PPO()) if kind == "mlp" else (0, GRPO(group_size=2))
     cut = {"epochs": 2, "minibatch": 5} if kind == "mlp" else {"epochs": 1, "minibatch": 11}
     limits = {**cut, "microbatch": 2, "grad_clip": 1.0, "rate": lambda update, share: 3e-3, "rounds": ROUNDS}
-    if kind == "vla":
+    if kind != "mlp":
         recompute_activations(policy)
     if sharding.count > 1:
         sharding.apply(policy)
-    optimizer = build_optimizer(policy, lr=3e-3, optimizer="adamw" if kind == "mlp" else "muon")
+    optimizer = build_optimizer(policy, lr=3e-3, optimizer="muon" if kind == "vla" else "adamw")
     return LearnStage(policy, algorithm, optimizer, LearnerSettings(**limits), seed=0, lag=lag, sharding=sharding)
 
 

@@ -70,14 +70,14 @@ def _seen(name: str, tensor: torch.Tensor) -> torch.Tensor:
     return torch.cat(tensor.float().chunk(3)[::2]) if name.endswith("qkv.bias") else tensor.float()
 
 
-@pytest.mark.parametrize("kind, count", [("mlp", 2), ("mlp", 4), ("vla", 2), pytest.param("vla", 4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind, count", [("mlp", 2), ("mlp", 4), ("vla", 2), ("lora", 2), pytest.param("vla", 4, marks=pytest.mark.slow)])
 def test_after_three_rounds_the_weights_and_the_optimizer_are_those_of_one_process(spread, folder, tmp_path, kind, count):
     items = stages.trajectories(kind, folder)
     alone, several = stages.learner(kind, folder), spread(kind, count)
     reports = learn_rounds(alone, items, 0, stages.ROUNDS), learn_rounds(several, items, 0, stages.ROUNDS)
     one, many = saved(alone, tmp_path / "one"), saved(several, tmp_path / "many")
-    start = stages.policy_of(kind, folder).state_dict()
-    assert differs(one["policy"], start) > 0.01
+    start = {name: tensor for name, tensor in stages.policy_of(kind, folder).state_dict().items() if name in one["policy"]}
+    assert differs(one["policy"], start) > 5e-3
     assert differs(one["policy"], many["policy"]) < 1e-5
     assert differs(one["optimizer"], many["optimizer"]) < 1e-5
     for mine, its in zip(*reports):

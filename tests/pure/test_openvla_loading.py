@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from policies.openvla_oft import OpenVLAOFT
+from policies.checkpoints import loading
 from policies.checkpoints.loading import CheckpointError
 
 TINY = Path(__file__).parents[1] / "fixtures" / "openvla_tiny"
@@ -117,3 +119,63 @@ def test_bfloat16_holds_the_weights_as_stored_and_the_rotary_frequencies_in_floa
     stored = load_file(TINY / "model.safetensors")["projector.fc1.weight"]
     assert torch.equal(policy.projector.fc1.weight, stored)
     assert policy.language_model.model.rotary_emb.inv_freq.dtype == torch.float32
+
+
+def test_weights_larger_than_a_shard_are_written_in_several_with_an_index_and_load_again(tmp_path):
+    policy = OpenVLAOFT.from_pretrained(TINY)
+    loading.write_folder(tmp_path, policy, {}, {}, shard=2_000_000)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    files = sorted(file.name for file in tmp_path.glob("*.safetensors"))
+    assert len(files) > 1 and set(index["weight_map"].values()) == set(files) and files[0] == f"model-00001-of-{len(files):05}.safetensors"
+    again = OpenVLAOFT.from_pretrained(TINY, value_head=True)
+    torch.nn.init.zeros_(again.projector.fc1.weight)
+    loading.load_weights(again, loading.weight_files(tmp_path)[0], optional="value_head.")
+    assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in policy.state_dict().items())
+
+
+def test_writing_into_a_folder_leaves_no_weights_of_before(tmp_path):
+    policy = OpenVLAOFT.from_pretrained(TINY)
+    loading.write_folder(tmp_path, policy, {}, {}, shard=2_000_000)
+    loading.write_folder(tmp_path, policy, {}, {})
+    assert [file.name for file in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_no_two_weight_files_are_open_at_once(tmp_path, monkeypatch):
+    policy, opened, most = OpenVLAOFT.from_pretrained(TINY), [], []
+    loading.write_folder(tmp_path, policy, {}, {}, shard=2_000_000)
+
+    class Counted:
+        def __init__(self, file, framework):
+            self.inner = safe_open(file, framework)
+
+        def __enter__(self):
+            opened.append(self)
+            most.append(len(opened))
+            return self.inner.__enter__()
+
+        def __exit__(self, *error):
+            opened.remove(self)
+            return self.inner.__exit__(*error)
+
+    monkeypatch.setattr(loading, "safe_open", Counted)
+    loading.load_weights(policy, loading.weight_files(tmp_path)[0])
+    assert len(most) > 2 and max(most) == 1
+
+
+def test_nothing_is_copied_from_a_folder_that_does_not_fit(folder):
+    tensors = load_file(folder / "model.safetensors")
+    tensors["projector.fc9.bias"] = torch.zeros(3)
+    save_file(tensors, folder / "model.safetensors")
+    policy = OpenVLAOFT.from_pretrained(TINY)
+    torch.nn.init.zeros_(policy.projector.fc1.weight)
+    with pytest.raises(CheckpointError, match="fc9"):
+        loading.load_weights(policy, (folder / "model.safetensors",))
+    assert not policy.projector.fc1.weight.any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_saved_config_is_what_was_read_and_says_the_dtype_that_was_written(tmp_path, dtype):
+    OpenVLAOFT.from_pretrained(TINY, dtype=dtype).save_pretrained(tmp_path)
+    wanted = json.loads((TINY / "config.json").read_text()) | {"torch_dtype": dtype}
+    assert json.loads((tmp_path / "config.json").read_text()) == wanted
+    assert {str(tensor.dtype) for tensor in load_file(tmp_path / "model.safetensors").values()} == {f"torch.{dtype}"}
