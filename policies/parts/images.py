@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Callable
+from typing import Any, Callable
 
 import numpy as np
 import torch
@@ -20,7 +20,9 @@ JPEG_QUALITY = 95  # tf.image.encode_jpeg's default
 CROP_AREA = 0.9
 TRAINING_SIDE = 224  # the side the training pictures were stored at
 CHANNELS = 3
+DOWN, ACROSS = 0, 2  # axes of [H, 3, W]: the one that a resize weighs
 BAND = 16  # target pixels per matrix product: fewer are more calls, more are more multiplications by zero
+PRODUCT = 2**18  # multiplications of one: so few, OpenBLAS does on one thread, and how many it has changes no sum
 
 # Of one axis: (first target, end, first source, end, [targets, sources] float32 weights) per BAND targets.
 Bands = tuple[tuple[int, int, int, int, np.ndarray], ...]
@@ -72,8 +74,8 @@ def jpeg(images: np.ndarray, quality: int = JPEG_QUALITY) -> np.ndarray:
 def lanczos3(images: np.ndarray, side: int = TRAINING_SIDE) -> np.ndarray:
     """Resize to [b, side, side, 3] as tf.image.resize(method="lanczos3", antialias=True), rounded half to even."""
     height, width = images.shape[1:3]
-    rows, columns = _kernel_bands(_lanczos3, 3.0, height, side, 1), _kernel_bands(_lanczos3, 3.0, width, side, CHANNELS)
-    return _resized(images, rows, columns, lambda values: np.rint(values, out=values))
+    passes = (DOWN, _kernel_bands(_lanczos3, 3.0, height, side)), (ACROSS, _kernel_bands(_lanczos3, 3.0, width, side))
+    return _resized(images, passes, lambda values: np.rint(values, out=values))
 
 
 def center_crop(images: np.ndarray, area: float = CROP_AREA) -> np.ndarray:
@@ -81,22 +83,22 @@ def center_crop(images: np.ndarray, area: float = CROP_AREA) -> np.ndarray:
     height, width = images.shape[1:3]
     side = float(np.sqrt(area))
 
-    def rounded(values: np.ndarray) -> np.ndarray:
+    def round_(values: np.ndarray) -> None:
         values *= np.float32(1 / 255)
         values *= np.float32(255.5)
-        return np.floor(values, out=values)  # how TensorFlow turns [0, 1] into uint8
+        np.floor(values, out=values)  # how TensorFlow turns [0, 1] into uint8
 
-    return _resized(images, _crop_bands(height, side, 1), _crop_bands(width, side, CHANNELS), rounded)
+    return _resized(images, ((DOWN, _crop_bands(height, side)), (ACROSS, _crop_bands(width, side))), round_)
 
 
 def bicubic(images: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Resize to [b, *size, 3] as Pillow's antialiased bicubic: across, rounded to uint8, then down, rounded."""
     height, width = images.shape[1:3]
-    rounded = lambda values: np.floor(values + np.float32(0.5))
+    round_ = lambda values: np.floor(np.add(values, np.float32(0.5), out=values), out=values)
     if width != size[1]:
-        images = _resized(images, None, _kernel_bands(_cubic, 2.0, width, size[1], CHANNELS), rounded)
+        images = _resized(images, ((ACROSS, _kernel_bands(_cubic, 2.0, width, size[1])),), round_)
     if height != size[0]:
-        images = _resized(images, _kernel_bands(_cubic, 2.0, height, size[0], 1), None, rounded)
+        images = _resized(images, ((DOWN, _kernel_bands(_cubic, 2.0, height, size[0])),), round_)
     return images
 
 
@@ -109,58 +111,64 @@ def normalise(pixels: torch.Tensor, means: tuple, stds: tuple) -> torch.Tensor:
     return torch.addcmul(shift, values, 1 / (255 * spread)).reshape(batch, cameras * len(means) * 3, height, width)
 
 
-def _resized(images: np.ndarray, rows: Bands | None, columns: Bands | None, rounded: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """[b, H, W, 3] uint8 -> [b, h, w, 3] uint8: down by `rows`, across by `columns` (None: that axis stays), then `rounded` and clipped.
+def _resized(images: np.ndarray, passes: tuple[tuple[int, Bands], ...], round_: Callable[[np.ndarray], Any]) -> np.ndarray:
+    """[b, H, W, 3] uint8 -> [b, h, w, 3] uint8: each image through (axis, bands) after (axis, bands), then rounded in place and clipped.
 
-    Pixels stay interleaved, as lines of W * 3 numbers, so nothing is transposed.
+    An image is held as [H, 3, W], so that both H lines of 3 * W numbers and 3 * H lines of W lie in memory as they are; all use the same memory in turn.
     """
-    height, width = (length if bands is None else bands[-1][1] for length, bands in zip((images.shape[1], images.shape[2] * CHANNELS), (rows, columns)))
-    found = np.empty((len(images), height, width), np.uint8)
+    buffers = [np.empty((images.shape[1], CHANNELS, images.shape[2]), np.float32)]
+    for axis, bands in passes:
+        shape = list(buffers[-1].shape)
+        shape[axis] = bands[-1][1]
+        buffers.append(np.empty(shape, np.float32))
+    first, last = buffers[0], buffers[-1]
+    found = np.empty((len(images), len(last), last.shape[ACROSS], CHANNELS), np.uint8)
     for target, image in zip(found, images):
-        lines = image.reshape(len(image), -1).astype(np.float32)
-        if rows is not None:
-            lines = _down(lines, rows)
-        if columns is not None:
-            lines = _across(lines, columns)
-        lines = rounded(lines)
-        target[:] = np.clip(lines, 0, 255, out=lines)
-    return found.reshape(len(images), height, width // CHANNELS, CHANNELS)
-
-
-def _down(lines: np.ndarray, bands: Bands) -> np.ndarray:
-    found = np.empty((bands[-1][1], lines.shape[1]), np.float32)
-    for start, end, first, last, weights in bands:
-        np.matmul(weights, lines[first:last], out=found[start:end])
+        first[:] = image.transpose(0, 2, 1)
+        for (axis, bands), source, result in zip(passes, buffers, buffers[1:]):
+            _weigh(axis, bands, source, result)
+        round_(last)
+        np.clip(last, 0, 255, out=last)
+        for channel in range(CHANNELS):
+            target[..., channel] = last[:, channel]
     return found
 
 
-def _across(lines: np.ndarray, bands: Bands) -> np.ndarray:
-    found = np.empty((len(lines), bands[-1][1]), np.float32)
+def _weigh(axis: int, bands: Bands, source: np.ndarray, result: np.ndarray) -> None:
+    """[H, 3, W] -> [h, 3, W] or [H, 3, w]."""
+    if axis == DOWN:
+        source, result = source.reshape(len(source), -1), result.reshape(len(result), -1)
+    else:
+        source, result = source.reshape(-1, source.shape[axis]), result.reshape(-1, result.shape[axis])
     for start, end, first, last, weights in bands:
-        found[:, start:end] = lines[:, first:last] @ weights.T
-    return found
+        step = PRODUCT // weights.size
+        if axis == DOWN:
+            for at in range(0, source.shape[1], step):
+                np.matmul(weights, source[first:last, at : at + step], out=result[start:end, at : at + step])
+        else:
+            for at in range(0, len(source), step):
+                np.matmul(source[at : at + step, first:last], weights.T, out=result[at : at + step, start:end])
 
 
-def _bands(weights: np.ndarray, channels: int) -> Bands:
-    """[target, source] weights, of which each row is 0 but for a few neighbours. channels: interleaved ones, each weighed for itself."""
+def _bands(weights: np.ndarray) -> Bands:
+    """Of [target, source] weights, each row of which is 0 but for a few neighbours."""
     found = []
     for start in range(0, len(weights), BAND):
         part = weights[start : start + BAND]
         used = np.flatnonzero(part.any(0))
         first, last = int(used[0]), int(used[-1]) + 1
-        dense = np.kron(part[:, first:last], np.eye(channels, dtype=np.float32))
-        found.append((start * channels, (start + len(part)) * channels, first * channels, last * channels, dense))
+        found.append((start, start + len(part), first, last, np.ascontiguousarray(part[:, first:last])))
     return tuple(found)
 
 
 @lru_cache(maxsize=32)
-def _kernel_bands(kernel: Callable[[np.ndarray], np.ndarray], radius: float, source: int, target: int, channels: int) -> Bands:
+def _kernel_bands(kernel: Callable[[np.ndarray], np.ndarray], radius: float, source: int, target: int) -> Bands:
     """Of each target pixel the normalised kernel, widened when shrinking, around its centre."""
     scale = source / target
     stretch = max(scale, 1.0)
     distance = (np.arange(source) + 0.5 - (np.arange(target)[:, None] + 0.5) * scale) / stretch
     weights = np.where(np.abs(distance) < radius, kernel(distance), 0.0)
-    return _bands((weights / weights.sum(1, keepdims=True)).astype(np.float32), channels)
+    return _bands((weights / weights.sum(1, keepdims=True)).astype(np.float32))
 
 
 def _lanczos3(x: np.ndarray) -> np.ndarray:
@@ -174,7 +182,7 @@ def _cubic(x: np.ndarray) -> np.ndarray:
 
 
 @lru_cache(maxsize=8)
-def _crop_bands(length: int, side: float, channels: int) -> Bands:
+def _crop_bands(length: int, side: float) -> Bands:
     """Bilinear weights that stretch the middle `side` share of an axis over the whole of it."""
     position = (1 - side) / 2 * (length - 1) + np.arange(length) * side
     lower = np.floor(position).astype(int)
@@ -182,4 +190,4 @@ def _crop_bands(length: int, side: float, channels: int) -> Bands:
     weights = np.zeros((length, length), np.float32)
     weights[np.arange(length), lower] += 1 - (position - lower)
     weights[np.arange(length), upper] += position - lower
-    return _bands(weights, channels)
+    return _bands(weights)

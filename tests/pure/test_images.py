@@ -1,6 +1,9 @@
 """Each step of the image path against what TensorFlow and the reference processor gave."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +13,8 @@ from safetensors.torch import load_file
 
 from policies.parts import images
 
-TINY = Path(__file__).parents[1] / "fixtures" / "openvla_tiny"
+ROOT = Path(__file__).parents[2]
+TINY = ROOT / "tests" / "fixtures" / "openvla_tiny"
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +84,30 @@ def test_a_picture_does_not_depend_on_its_neighbours(expected):
     path = images.ImagePath.from_config(config())
     raw = expected["image_raw"].numpy()
     np.testing.assert_array_equal(path.pixels(raw)[1], path.pixels(raw[1:])[0])
+
+
+def test_resizing_in_bands_is_the_whole_kernel_on_each_axis():
+    # an oblong picture whose sides are no multiple of a band: lanczos3 in float64, every source pixel weighed for every target pixel
+    raw = np.random.default_rng(0).integers(0, 256, (1, 301, 250, 3), dtype=np.uint8)
+    down, across = (dense_lanczos3(length, 224) for length in (301, 250))
+    wanted = np.clip(np.rint(np.einsum("ih,bhwc,jw->bijc", down, raw.astype(float), across, optimize=True)), 0, 255)
+    worst, mean = grey_levels(images.lanczos3(raw), torch.from_numpy(wanted))
+    assert worst <= 1 and mean < 1e-4  # a sum that falls on a half may go either way
+
+
+def dense_lanczos3(source, target):
+    scale = source / target
+    x = ((np.arange(source) + 0.5)[None] / scale - (np.arange(target) + 0.5)[:, None]) / max(1.0, 1 / scale)
+    weights = np.where(np.abs(x) < 3, np.sinc(x) * np.sinc(x / 3), 0)
+    return weights / weights.sum(1, keepdims=True)
+
+
+def test_the_number_of_threads_changes_no_pixel():
+    # a large product is split among OpenBLAS's threads, at places that its kernels round differently: one of this size is
+    program = "import hashlib, numpy as np; from policies.parts import images; print(hashlib.sha256(images.lanczos3(np.random.default_rng(0).integers(0, 256, (4, 480, 640, 3), np.uint8))).hexdigest())"
+    runs = [subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env=os.environ | {"OPENBLAS_NUM_THREADS": threads}, stdout=subprocess.PIPE, text=True) for threads in "12"]
+    one, two = (run.communicate()[0] for run in runs)
+    assert len(one.strip()) == 64 and one == two
 
 
 def test_normalise_by_hand():
