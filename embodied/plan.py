@@ -21,8 +21,8 @@ from embodied.config import ConfigError, compose, refuse_unused
 from embodied.runs.folder import RunFolder
 from embodied.runs.gantt import write_png
 from embodied.runs.progress import Progress
-from embodied.wiring import build, measuring, programs
-from embodied.wiring.deployment import joined
+from embodied.wiring import build, measuring, memory, programs, room, scheduling
+from embodied.wiring.deployment import device_of, joined
 from embodied.wiring.training import Training
 from scheduler.planning.explain import bottleneck, memory_lines, plan_table, seconds, stage_table
 from scheduler.planning.gantt import chart, text_gantt
@@ -56,6 +56,7 @@ def show(arguments: Sequence[str]) -> None:
         chosen.save(run.plan_json)
         write_png(run.path / "plan.png", chart(timeline), f"{config.choices.policy} on {config.choices.env}, {own.get('cluster', 'local')}: {seconds(chosen.predicted.iteration_s)} an iteration, {chosen.mode}; {bottleneck(chosen)}")
         print(page(chosen, profile, cluster))
+        print(f"\n{memory_page(config, cluster, own.get('cluster', 'local') == 'local')}")
         runnable = f"; run it by scheduler=from_file scheduler.file={run.plan_json}" if here else ""
         print(f"\n{text_gantt(timeline)}\n\nrun: {run} (plan.json, plan.png{runnable})")
 
@@ -69,6 +70,20 @@ def page(chosen: Plan, profile: Profile, cluster: Cluster) -> str:
         f"a round of {profile.round.items} items in {profile.round.slots} slots",
         "", plan_table(chosen), "", stage_table(chosen), "", bottleneck(chosen) + note, memory_lines(chosen),
     ])  # fmt: skip
+
+
+def memory_page(config: DictConfig, cluster: Cluster, here: bool) -> str:
+    """What the stages will hold and need, of what there is; here: on this machine."""
+    try:
+        algorithm, learner = build.algorithm(config)
+        room.check_unread(config, None, {room.HOST: room.free_on_host()})
+        policy = build.policy(config, algorithm.needs_values)
+        spec = build.env_spec(config, policy.spec)
+    except ConfigError as error:
+        return f"memory: not known, as the policy cannot be made here: {error}"
+    algorithm.action_dims = policy.spec.action_dims
+    there = room.there(config, cluster, device_of(config, cluster), policy) if here else room.of_cluster(cluster)
+    return memory.table(memory.Case(config, policy, spec, algorithm, learner, scheduling.learn_threads(config, cluster), there))
 
 
 def cluster_of(name: str) -> Cluster:

@@ -28,7 +28,7 @@ from embodied.runs.folder import RunFolder, RunFolderInUse
 from embodied.runs.metrics import EpisodeLog, MetricsLog, read_episodes
 from embodied.runs.progress import Progress
 from embodied.runs.success import Rate, rate_of
-from embodied.wiring import build, deployment, scheduling
+from embodied.wiring import build, deployment, memory, room, scheduling
 from embodied.wiring.deployment import Here, OnRay
 from embodied.wiring.workers import Facts
 from envs.process import EnvError
@@ -143,6 +143,8 @@ class Parts:
         if self.algorithm is not None and config.staleness and self.algorithm.imitates:
             raise ConfigError(f"staleness={config.staleness}: algorithm={config.choices['algorithm']} samples nothing that could be stale; leave it 0")
         build.prepare_fresh(config, run)
+        self.device = deployment.device_of(config, cluster)
+        room.check_unread(config, weights, room.there(config, cluster, self.device))
         self.policy = build.policy(config, bool(self.algorithm and self.algorithm.needs_values), weights)
         self.keep_cameras = config.record is not None or config.videos > 0
         self.spec = build.env_spec(config, self.policy.spec, self.keep_cameras)
@@ -152,9 +154,9 @@ class Parts:
             if self.algorithm.needs_reference and not self.policy.spec.distribution:
                 raise ConfigError(f"algorithm.kl_coef={self.algorithm.kl_coef}: policy={self.policy.spec.name} here gives densities, not a distribution over tokens; set algorithm.kl_coef=0")
         tasks, states = build.tasks_and_states(config, self.spec)
-        self.device = deployment.device_of(config, cluster)
         self.cluster = cluster
         threads = scheduling.learn_threads(config, self.cluster)
+        memory.check(memory.Case(config, self.policy, self.spec, self.algorithm, self.learner, threads, room.there(config, cluster, self.device, self.policy)))
         self.facts = Facts(self.spec, self.policy.spec, tuple(tasks), None if states is None else tuple(states), threads, weights and str(weights), with_algorithm)
         count = deployment.members(config, self.cluster)
         self.evaluation_plan = scheduling.for_evaluation(config, self.cluster, count)
