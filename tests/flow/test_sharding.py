@@ -70,7 +70,7 @@ def _seen(name: str, tensor: torch.Tensor) -> torch.Tensor:
     return torch.cat(tensor.float().chunk(3)[::2]) if name.endswith("qkv.bias") else tensor.float()
 
 
-@pytest.mark.parametrize("kind, count", [("mlp", 2), ("mlp", 4), ("vla", 2), ("lora", 2), pytest.param("vla", 4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind, count", [("mlp", 4), ("lora", 2), *(pytest.param(*rest, marks=pytest.mark.slow) for rest in (("mlp", 2), ("vla", 2), ("vla", 4)))])
 def test_after_three_rounds_the_weights_and_the_optimizer_are_those_of_one_process(spread, folder, tmp_path, kind, count):
     items = stages.trajectories(kind, folder)
     alone, several = stages.learner(kind, folder), spread(kind, count)
