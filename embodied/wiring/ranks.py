@@ -1,7 +1,8 @@
 """A learner of several processes, driven as one stage: every call goes to all of them in the same order, and the first one's answer counts.
 
-They are this process's own, on this machine, and end with it. When one dies or fails the others wait for it in vain, so all are ended: a death is
-StageLost, and `renew` builds them anew as they were at the start; an error of the stage is raised as itself.
+They are this process's own, on this machine, and end with it. When one dies, hangs or fails the others wait for it in vain, so all are ended: a
+death or a hang is StageLost, and `renew` builds them anew as they were at the start; an error of the stage is raised as itself. They hang when they
+owe an answer and all together have used next to no CPU for `timeout` seconds: who works uses some, and who waits for one that was stopped does not.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from collections import deque
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any, Callable
 
 from envs.process import THREADS
@@ -25,15 +27,19 @@ from scheduler.backends.base import Call, Outcome, StageLost
 from scheduler.backends.host import Failure
 
 STAGE = "learn"
+LOOK = 1.0  # seconds after which those that owe an answer are looked at
+IDLE = 0.01  # of a core, of all of them together: below it nobody works
+FOLDER = "m2flow-ranks-"
 
 
 class Ranks:
     """A StageWorker (scheduler/backends/base.py) and what the program asks of a learner."""
 
-    def __init__(self, make: Callable[[int, str], Any], count: int, threads: int, start_timeout: float) -> None:
+    def __init__(self, make: Callable[[int, str], Any], count: int, threads: int, timeout: float, start_timeout: float) -> None:
         """make(rank, store): the stage of a process, to be run there; `store` is a file's name for the processes to find each other by, and both travel
-        by pickle. threads: CPU threads of each. start_timeout: seconds for building all of them. Raises StageLost, or what building raised."""
-        self._make, self._count, self._threads, self._start_timeout = make, count, threads, start_timeout
+        by pickle. threads: CPU threads of each. timeout, start_timeout: seconds that nobody may work for, and for building all of them.
+        Raises StageLost, or what building raised."""
+        self._make, self._count, self._threads, self._timeout, self._start_timeout = make, count, threads, timeout, start_timeout
         self._members: list[_Member] = []
         self._folder: str | None = None
         self._waiting: deque[Call] = deque()  # one at a time is under way: the first
@@ -42,7 +48,8 @@ class Ranks:
     def renew(self) -> None:
         """Ends what there is and builds every process anew."""
         self.close()
-        self._folder = tempfile.mkdtemp(prefix="m2flow-ranks-")
+        _sweep()
+        self._folder = tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-")
         store = os.path.join(self._folder, "store")
         self._members = [_Member(rank, self._threads) for rank in range(self._count)]
         deadline = time.monotonic() + self._start_timeout
@@ -111,6 +118,7 @@ class Ranks:
     def _send(self, messages: list[tuple[Any, tuple]]) -> None:
         same = all(message is messages[0] for message in messages)
         packed = [pickle.dumps(message, protocol=5) for message in (messages[:1] if same else messages)]
+        self._since, self._spent = time.monotonic(), 0.0
         for member, data in zip(self._members, packed * self._count if same else packed):
             member.ask(data)
 
@@ -122,16 +130,27 @@ class Ranks:
     def _collected(self, deadline: float | None) -> bool:
         """Whether every process has answered by then. The first failure ends all."""
         while owing := [member for member in self._members if member.owes]:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            left = LOOK if deadline is None else min(LOOK, max(0.0, deadline - time.monotonic()))
             found = wait([member.connection for member in owing], left)
             for member in owing:
                 failure = member.receive() if member.connection in found else None
                 if failure is not None:
                     self.close()
                     raise failure
-            if not found and left == 0.0:
+            if not found and self._idle() > self._timeout:
+                stopped = [str(member.rank) for member in owing if member.state == "T"]
+                self.close()
+                raise StageLost(STAGE, f"the learner hung{f': process {stopped[0]} was stopped' if stopped else ''}: none of its {self._count} processes worked for {self._timeout:g} s (sim.timeout); they were ended")
+            if deadline is not None and not found and time.monotonic() >= deadline:
                 return False
         return True
+
+    def _idle(self) -> float:
+        """Seconds that they have used next to no CPU for."""
+        now, spent = time.monotonic(), sum(member.cpu for member in self._members)
+        if spent - self._spent > IDLE * (now - self._since):
+            self._since, self._spent = now, spent
+        return now - self._since
 
 
 class _Member:
@@ -166,6 +185,23 @@ class _Member:
         self.owes = False
         return None if failure is None else failure.error()
 
+    @property
+    def state(self) -> str:
+        """The kernel's letter for what it does: R, S, D, T (stopped) ...; empty where there is no /proc."""
+        return (self._stat() or [""])[0]
+
+    @property
+    def cpu(self) -> float:
+        """Seconds of CPU used so far; where there is no /proc, those since it began, so that nothing is ever taken for hung."""
+        found = self._stat()
+        return time.monotonic() if found is None else (int(found[11]) + int(found[12])) / os.sysconf("SC_CLK_TCK")
+
+    def _stat(self) -> list[str] | None:
+        try:
+            return Path("/proc", str(self._process.pid), "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return None
+
     def end(self) -> None:
         if self._process.poll() is None:
             self._process.kill()  # it holds nothing that would have to be put away
@@ -198,3 +234,11 @@ def main(pipe: int) -> None:
         except Exception as error:  # whatever it is, it is the caller's to handle
             failure = Failure.of(error, STAGE)
         connection.send_bytes(pickle.dumps((answer if rank == 0 else None, failure), protocol=5))
+
+
+def _sweep() -> None:
+    """Takes away what programs left that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
+        owner = folder.name.removeprefix(FOLDER).split("-")[0]
+        if owner.isdigit() and not Path("/proc", owner).exists() and Path("/proc").exists():
+            shutil.rmtree(folder, ignore_errors=True)

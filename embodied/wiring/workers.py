@@ -98,7 +98,7 @@ def _spread(config: DictConfig, facts: Facts) -> Ranks:
         raise ConfigError(f"sharding.offload=true: found device={device}, wanted accelerators to keep free; everything is in host memory as it is, leave it false")
     threads = max(1, facts.threads // count)
     make = partial(_member, OmegaConf.to_container(config), replace(facts, threads=threads), device)
-    return Ranks(make, count, threads, config.sim.start_timeout)
+    return Ranks(make, count, threads, config.sim.timeout, config.sim.start_timeout)
 
 
 def _member(config: dict, facts: Facts, device: str, rank: int, store: str) -> LearnStage:

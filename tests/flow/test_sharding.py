@@ -43,9 +43,9 @@ def spread(folder, tmp_path_factory):
     started: dict[tuple[str, int], Ranks] = {}
     begun = tmp_path_factory.mktemp("begun")
 
-    def start(kind: str, count: int) -> Ranks:
+    def start(kind: str, count: int, timeout: float = 120) -> Ranks:
         if (kind, count) not in started:
-            started[kind, count] = Ranks(partial(stages.member, kind, folder, count), count, threads=1, start_timeout=300)
+            started[kind, count] = Ranks(partial(stages.member, kind, folder, count), count, threads=1, timeout=timeout, start_timeout=300)
             started[kind, count].save(begun / f"{kind}{count}", 0, 1)
         started[kind, count].restore(begun / f"{kind}{count}" / "step_0")
         return started[kind, count]
@@ -111,6 +111,15 @@ def test_a_process_that_dies_is_named_and_all_are_built_anew(spread):
         given(several, Call(1, "learn", "publish", 0))
     several.renew()
     assert given(several, Call(2, "learn", "publish", 0)).weights
+
+
+def test_a_process_that_hangs_is_named_and_all_are_ended(folder):
+    several = Ranks(partial(stages.member, "mlp", folder, 2), 2, threads=1, timeout=3, start_timeout=300)
+    pids = [member._process.pid for member in several._members]
+    os.kill(pids[1], signal.SIGSTOP)
+    with pytest.raises(StageLost, match="the learner hung: process 1 was stopped"):
+        given(several, Call(1, "learn", "publish", 0))
+    assert not any(Path("/proc", str(pid)).exists() for pid in pids)
 
 
 def test_an_error_in_one_process_is_raised_as_it_is(spread):
