@@ -10,9 +10,12 @@ same vision towers and tokenizer. The four take turns, and medians of wall time 
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import statistics
 import sys
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -23,6 +26,8 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
+
+from arguments import given
 
 ROOT = Path(__file__).resolve().parents[1]
 CHECKPOINT = ROOT / "assets" / "openvla_oft_small"
@@ -75,15 +80,24 @@ def plain_openvla(policy, llama: LlamaForCausalLM, observation: dict) -> torch.T
     return torch.cat(made)[:, -policy.tokens :] - policy.first_action
 
 
+def _one_action(folder: Path) -> Path:
+    """The packaged folder as that of a policy which gives one action at a time: it was trained as another, and is as large."""
+    shutil.copytree(CHECKPOINT, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in config.items() if key != "num_actions_chunk"}))
+    return folder
+
+
 def main(arguments: list[str]) -> int:
     from policies.openvla import OpenVLA
     from policies.openvla_oft import OpenVLAOFT
 
-    given = dict(argument.split("=", 1) for argument in arguments)
-    batch, repeats = int(given.get("batch", 8)), int(given.get("repeats", 9))
+    asked = given(arguments, __doc__)
+    batch, repeats = int(asked.get("batch", 8)), int(asked.get("repeats", 9))
     torch.set_num_threads(1)
     logging.set_verbosity_error()
-    oft, openvla = OpenVLAOFT.from_pretrained(CHECKPOINT, instructions=True), OpenVLA.from_pretrained(CHECKPOINT, instructions=True)
+    with tempfile.TemporaryDirectory() as folder:
+        oft, openvla = OpenVLAOFT.from_pretrained(CHECKPOINT, instructions=True), OpenVLA.from_pretrained(_one_action(Path(folder, "causal")), instructions=True)
     llama, side = plain_llama(oft), oft.images.size[0]
     pictures = np.random.default_rng(0).integers(0, 256, (batch, side, side, 3), dtype=np.uint8)
     observation = {"images/agentview": pictures, "instruction": [INSTRUCTION] * batch}

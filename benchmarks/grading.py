@@ -14,6 +14,8 @@ import time
 
 from envs.answers import grade, symbolic
 
+from arguments import given
+
 FORMS = (
     ("After some work we find {n} apples.\n#### {n}", "{n}"),
     ("The total is therefore \\boxed{{{n}}}.", "{n}"),
@@ -40,7 +42,7 @@ def report(what: str, seconds: list[float]) -> None:
 
 
 def main() -> None:
-    options = dict(argument.split("=", 1) for argument in sys.argv[1:])
+    options = given(sys.argv[1:], __doc__)
     count = int(options.get("answers", 1000))
     easy = [tuple(text.format(n=i) for text in FORMS[i % len(FORMS)]) for i in range(count)]
     report("easy", timed(easy))  # type: ignore[arg-type]

@@ -22,6 +22,8 @@ import numpy as np
 import torch
 from PIL import Image
 
+from arguments import given
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE, SIDE = 256, 224
 MEANS, STDS = ((0.484375, 0.455078125, 0.40625), (0.5, 0.5, 0.5)), ((0.228515625, 0.2236328125, 0.224609375), (0.5, 0.5, 0.5))
@@ -75,8 +77,8 @@ def center_crop(picture: np.ndarray) -> np.ndarray:
 def main(arguments: list[str]) -> int:
     from policies.parts.images import ImagePath, normalise
 
-    given = dict(argument.split("=", 1) for argument in arguments)
-    count, repeats, batch = int(given.get("images", 64)), int(given.get("repeats", 7)), int(given.get("batch", 8))
+    asked = given(arguments, __doc__)
+    count, repeats, batch = int(asked.get("images", 64)), int(asked.get("repeats", 7)), int(asked.get("batch", 8))
     torch.set_num_threads(1)
     path = ImagePath.from_config({"input_sizes": [[3, SIDE, SIDE]] * 2, "means": MEANS, "stds": STDS})
     raw = pictures(count)

@@ -13,6 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from arguments import given
+
 
 def finished(folder: Path) -> dict | None:
     """The summary of the run below `folder`, when it has one."""
@@ -39,7 +41,7 @@ def row(seed: int, summary: dict) -> dict:
 
 
 def main(arguments: list[str]) -> int:
-    own = dict(argument.split("=", 1) for argument in arguments if argument.split("=")[0] in ("seeds", "episodes", "output"))
+    own = {key: value for key, value in given(arguments, __doc__).items() if key in ("seeds", "episodes", "output")}
     passed = [argument for argument in arguments if argument.split("=")[0] not in own]
     output = Path(own.get("output", "outputs/claim"))
     rows = []

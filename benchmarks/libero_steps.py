@@ -20,6 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
+from arguments import given
+
 ROOT = Path(__file__).resolve().parents[1]
 SUITE, INIT_STATE, RESOLUTION, CHUNK = "libero_spatial", 0, 128, 8
 
@@ -106,16 +108,16 @@ def side(name: str, task: int, actions: str, repeats: int) -> dict:
 
 
 def main(arguments: list[str]) -> None:
-    given = dict(argument.split("=", 1) for argument in arguments)
-    task, repeats = int(given.get("task", 0)), int(given.get("repeats", 3))
-    if "side" in given:
-        actions = np.load(given["actions"])
-        measure = {"stock": lambda: stock(task, actions, repeats)}.get(given["side"], lambda: ours(task, actions, repeats, given["side"]))
+    asked = given(arguments, __doc__)
+    task, repeats = int(asked.get("task", 0)), int(asked.get("repeats", 3))
+    if "side" in asked:
+        actions = np.load(asked["actions"])
+        measure = {"stock": lambda: stock(task, actions, repeats)}.get(asked["side"], lambda: ours(task, actions, repeats, asked["side"]))
         print(json.dumps(measure()))
         return
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "actions.npy")
-        np.save(path, grasp(task, int(given.get("steps", 64))))
+        np.save(path, grasp(task, int(asked.get("steps", 64))))
         sides = {name: side(name, task, path, repeats) for name in ("stock", "exact", "fast")}
     ratios = {name: round(sides["stock"]["step_ms"] / sides[name]["step_ms"], 1) for name in ("exact", "fast")}
     rounded = {name: {key: round(value, 2) for key, value in found.items()} for name, found in sides.items()}

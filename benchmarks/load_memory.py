@@ -25,6 +25,8 @@ from policies.checkpoints import loading
 from policies.checkpoints.fresh import create_checkpoint
 from policies.openvla import OpenVLA
 
+from arguments import given
+
 SIZES = {"image": 56, "patch": 14, "vision_width": 256, "vision_depth": 4, "hidden": 1536, "layers": 1, "heads": 16, "mlp": 4096}
 STATISTICS = {"toy": {"action": {"q01": [-1.0] * 7, "q99": [1.0] * 7, "mask": [True] * 7}}}
 LOADERS = ("policy", "model")
@@ -101,13 +103,13 @@ def status(key: str) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    given = dict(argument.split("=", 1) for argument in arguments)
-    if "measure" in given:
-        measure(given["folder"], given["measure"], given["dtype"])
+    asked = given(arguments, __doc__)
+    if "measure" in asked:
+        measure(asked["folder"], asked["measure"], asked["dtype"])
         return 0
     over = False
-    with tempfile.TemporaryDirectory(dir=given.get("folder")) as place:
-        parameters = write(Path(place), int(given.get("layers", 20)), int(given.get("shard_mb", 200)) * 10**6)
+    with tempfile.TemporaryDirectory(dir=asked.get("folder")) as place:
+        parameters = write(Path(place), int(asked.get("layers", 20)), int(asked.get("shard_mb", 200)) * 10**6)
         shard = max(file.stat().st_size for file in Path(place).glob("model-*.safetensors"))
         print(f"{parameters / 1e6:.0f} M parameters, bfloat16 on disk, largest shard {shard / MB:.0f} MB; peaks over the start of the process in MB")
         print("loaded as  dtype     model  limit   peak  of it anonymous  held after  seconds")

@@ -32,6 +32,8 @@ from embodied.learning.optimizers import build_optimizer
 from policies.openvla_oft import OpenVLAOFT
 from policies.checkpoints.fresh import create_checkpoint
 
+from arguments import given
+
 OFF = 0.15  # share by which an estimate may miss
 INSTRUCTION = "pick up the black bowl between the plate and the ramekin and place it on the plate"
 STATISTICS = {"random": {"action": {"q01": [-1.0] * 7, "q99": [1.0] * 7, "mask": [True] * 6 + [False]}}}
@@ -92,7 +94,7 @@ def one(small: str, folder: str, count: int, microbatch: int | None, rank: int |
 
 
 def main(arguments: list[str]) -> int:
-    options = dict(argument.split("=", 1) for argument in arguments)
+    options = given(arguments, __doc__)
     if "row" in options:
         print(json.dumps(one(*json.loads(options["row"]))))
         return 0

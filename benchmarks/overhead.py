@@ -27,6 +27,8 @@ from scheduler.backends.local_backend import LocalBackend
 from scheduler.running.execute import execute
 from scheduler.running.flow import Flow, Link, flow_of
 
+from arguments import given
+
 
 class Emit:
     def __init__(self, items: int) -> None:
@@ -136,7 +138,7 @@ class Bare:
 
 
 def main(arguments: list[str]) -> int:
-    options = dict(a.split("=", 1) for a in arguments)
+    options = given(arguments, __doc__)
     items = int(options.get("items", 20000))
     executed, plain = in_process(items)
     print(f"in process:    {1e6 * executed:6.1f} us a granule; the same calls in a plain loop {1e6 * plain:.2f} us")

@@ -23,6 +23,7 @@ from scheduler.planning.schedule import MODES, Plan, StagePlan
 from scheduler.profile import ACCELERATORS, Point, Profile, Round, StageProfile
 from scheduler.resources import Accelerator, Cluster, Node
 from stand_ins import calibrated_loops, run
+from arguments import given
 
 PLANS = 6  # of a setting, the fastest by prediction of each mode first
 
@@ -126,7 +127,7 @@ def asynchrony(rounds: int, rate: float) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    own = dict(argument.split("=", 1) for argument in arguments)
+    own = given(arguments, __doc__)
     if own.get("overlap") == "only":
         overlap(int(own.get("rounds", 3)), calibrated_loops())
         asynchrony(int(own.get("rounds", 3)), calibrated_loops())

@@ -19,6 +19,8 @@ from pathlib import Path
 
 from scheduler.resources import this_machine
 
+from arguments import given
+
 ONE_PROCESS = ["sim.slots=1", "sim.workers=0", "scheduler=collocated"]
 RUNS = {
     "one core, all in turn": [*ONE_PROCESS, "scheduler.learn_threads=1"],
@@ -59,7 +61,7 @@ def together(folder: Path, cores: int, iterations: int, groups: int) -> list[flo
 
 
 def main(arguments: list[str]) -> int:
-    own = dict(argument.split("=", 1) for argument in arguments)
+    own = given(arguments, __doc__)
     iterations, groups, output = int(own.get("iterations", 4)), int(own.get("groups", 2)), Path(own.get("output", "outputs/plan_libero"))
     cores, table = this_machine().cores, {}
     chosen_runs = list(map(int, own["runs"].split(","))) if "runs" in own else range(len(RUNS))  # 0 (the bound) and 2 (auto) are always needed

@@ -22,6 +22,8 @@ from scheduler.planning.schedule import MODES, PlanError
 from scheduler.profile import Point, Profile, Round, StageProfile
 from scheduler.resources import named
 
+from arguments import given
+
 GB = 10**9
 DEVICES = (8, 16, 32, 64, 128, 256, 512, 1024)
 FIXED = 2048  # slots of the curve that keeps the work and adds devices
@@ -124,7 +126,7 @@ def speed() -> list[dict]:
 
 
 def main(arguments: list[str]) -> int:
-    own = dict(a.split("=", 1) for a in arguments)
+    own = given(arguments, __doc__)
     output = Path(own.get("output", "outputs/plan_replay.json"))
     timed = speed()
     if own.get("only") == "speed":

@@ -60,8 +60,11 @@ def compose(arguments: Sequence[str]) -> DictConfig:
     return config
 
 
-def reopened(path: Any, arguments: Sequence[str]) -> DictConfig:
-    """A run's saved config with what the command line says on top. Raises ConfigError where that would make it another run."""
+def reopened(path: Any, arguments: Sequence[str], movable: Sequence[str] = ()) -> DictConfig:
+    """A run's saved config with what the command line says on top. Raises ConfigError where that would make it another run.
+
+    movable: keys of folders whose contents are compared elsewhere, so that they may lie elsewhere.
+    """
     base = OmegaConf.structured(Run)
     OmegaConf.set_struct(base, False)
     config = OmegaConf.merge(base, OmegaConf.load(path))
@@ -72,7 +75,7 @@ def reopened(path: Any, arguments: Sequence[str]) -> DictConfig:
         elif str(value) != config.choices[key]:
             raise ConfigError(f"{key}={value}: the run in {path} was made with {key}={config.choices[key]}; start a run of its own instead")
     _check(config)
-    changed = differences(saved, config)
+    changed = [key for key in differences(saved, config) if key not in movable]
     if changed:
         raise ConfigError(f"{', '.join(changed)}: the run in {path} was made with other values; start a run of its own instead")
     return config
@@ -224,7 +227,8 @@ def _check(config: DictConfig) -> None:
     if sharding.precision not in (None, *PRECISIONS):
         raise ConfigError(f"sharding.precision: found {sharding.precision!r}, wanted null or one of {', '.join(PRECISIONS)}")
     if sharding.processes == 1 and (sharding.precision is not None or sharding.offload):
-        raise ConfigError(f"sharding.processes=1: found sharding.precision={sharding.precision} and sharding.offload={sharding.offload}, which are for several processes; use policy.dtype, or more processes")
+        asked = f"sharding.precision={sharding.precision}" if sharding.precision is not None else "sharding.offload=true"
+        raise ConfigError(f"sharding.processes=1: found {asked}, which is for several processes; use more of them{', or policy.dtype' if sharding.precision is not None else ''}")
     if not 0 < config.horizon_share <= 1:
         raise ConfigError(f"horizon_share: found {config.horizon_share}, wanted more than 0 and at most 1")
     if config.scheduler.groups is not None and config.scheduler.groups < 1:
@@ -241,12 +245,13 @@ def refuse_unused(config: DictConfig, program: str, keys: dict[str, str]) -> Non
 
 
 # What may differ between a run and the command line that resumes it; everything else is the run's identity.
-RESUMABLE = ("iterations", "sim", "scheduler", "cluster", "sharding", "evaluation", "checkpoints", "checkpoint", "resume", "record", "videos", "device", "output")
+RESUMABLE = ("iterations", "sim", "scheduler", "cluster", "sharding", "evaluation", "checkpoints", "checkpoint", "resume", "record", "videos", "device", "output",
+             "policy.base")  # fmt: skip  # where the same weights lie: their fingerprint is compared
 
 
 def differences(first: DictConfig, second: DictConfig) -> list[str]:
     """The keys, of those that make a run what it is, in which two configs differ. A checkpoint made fresh for a run is still `fresh`."""
-    flat = [dict(_flatten({key: value for key, value in OmegaConf.to_container(c).items() if key not in RESUMABLE})) for c in (first, second)]
+    flat = [{key: value for key, value in _flatten(OmegaConf.to_container(c)) if key not in RESUMABLE and key.split(".")[0] not in RESUMABLE} for c in (first, second)]
     for values in flat:
         if str(values.get("policy.checkpoint", "")).endswith("/start"):
             values["policy.checkpoint"] = "fresh"

@@ -1,6 +1,7 @@
-"""`python -m embodied.plan env=... policy=... [cluster=8xh100] [profile=file.json]`: the schedule that a run would have, and why, without running it.
+"""`python -m embodied.plan env=... policy=... [cluster=8xh100] [profile=file.json]`: what a run would hold in memory, the schedule that it would have, and why, without running it.
 
-With profile=FILE nothing is measured and no simulator is started, so it works for clusters that are not here. Writes plan.json and plan.png.
+The stages' times are those of the saved profile of this machine and config; where there is none they are measured first, with simulators and all.
+With profile=FILE nothing is measured and no simulator is started, so it works for clusters that are not here. Writes plan.json and plan.png below output=.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ def show(arguments: Sequence[str]) -> None:
     refuse_unused(config, "plan", UNUSED)
     graph = programs.graph_of(config, build.algorithm(config)[0])
     cluster = cluster_of(own.get("cluster", "local"))
+    print(memory_page(config, cluster, own.get("cluster", "local") == "local"), end="\n\n", flush=True)
     profile = measuring.covering(measuring.known_profile(config, this_machine()) or measured(config), graph, config)
     groups = None if config.scheduler.groups is None else [config.scheduler.groups]
     here = own.get("cluster", "local") == "local" and "profile" not in own
@@ -56,7 +58,6 @@ def show(arguments: Sequence[str]) -> None:
         chosen.save(run.plan_json)
         write_png(run.path / "plan.png", chart(timeline), f"{config.choices.policy} on {config.choices.env}, {own.get('cluster', 'local')}: {seconds(chosen.predicted.iteration_s)} an iteration, {chosen.mode}; {bottleneck(chosen)}")
         print(page(chosen, profile, cluster))
-        print(f"\n{memory_page(config, cluster, own.get('cluster', 'local') == 'local')}")
         runnable = f"; run it by scheduler=from_file scheduler.file={run.plan_json}" if here else ""
         print(f"\n{text_gantt(timeline)}\n\nrun: {run} (plan.json, plan.png{runnable})")
 
@@ -67,23 +68,27 @@ def page(chosen: Plan, profile: Profile, cluster: Cluster) -> str:
     note = f"\nbeyond what was measured: {', '.join(beyond)}" if beyond else ""
     return "\n".join([
         f"{len(cluster.nodes)} node{'s' * (len(cluster.nodes) != 1)}, {cluster.cores} cores, {len(cluster.accelerators)} accelerators; "
-        f"a round of {profile.round.items} items in {profile.round.slots} slots",
-        "", plan_table(chosen), "", stage_table(chosen), "", bottleneck(chosen) + note, memory_lines(chosen),
+        f"a round of {profile.round.items} items in {profile.round.slots} slots, as the profile was measured or says",
+        "", plan_table(chosen), "", stage_table(chosen), "", bottleneck(chosen) + note, *([f"by the profile: {memory_lines(chosen)}"] if cluster.accelerators else []),
     ])  # fmt: skip
 
 
 def memory_page(config: DictConfig, cluster: Cluster, here: bool) -> str:
-    """What the stages will hold and need, of what there is; here: on this machine."""
+    """What the stages will hold and need, of what there is; here: on this machine. Raises MemoryRefused when it will not fit."""
     try:
         algorithm, learner = build.algorithm(config)
-        room.check_unread(config, None, {room.HOST: room.free_on_host()})
+        room.check_unread(config, None, {room.HOST: room.free_on_host()})  # it is built here, wherever it is to run
         policy = build.policy(config, algorithm.needs_values)
         spec = build.env_spec(config, policy.spec)
+    except room.MemoryRefused:
+        raise
     except ConfigError as error:
         return f"memory: not known, as the policy cannot be made here: {error}"
     algorithm.action_dims = policy.spec.action_dims
     there = room.there(config, cluster, device_of(config, cluster), policy) if here else room.of_cluster(cluster)
-    return memory.table(memory.Case(config, policy, spec, algorithm, learner, scheduling.learn_threads(config, cluster), there))
+    case = memory.Case(config, policy, spec, algorithm, learner, scheduling.learn_threads(config, cluster), there, not here)
+    memory.check(case)
+    return memory.table(case)
 
 
 def cluster_of(name: str) -> Cluster:

@@ -183,8 +183,9 @@ class LearnStage(Inline):
         return rate(self.updates - warmup, share) if self.updates >= warmup else None, rate(self.updates, share)
 
     def _report(self, metrics: dict[str, float], done: int, skipped: int, rows: int, round_number: int) -> dict[str, float]:
-        rate, _ = self._rates(round_number / self.settings.rounds)
-        return metrics | self._sums.report() | {"updates": int(done), "updates_skipped": int(skipped), "rows": rows, "lr": rate or 0.0}
+        (rate, value_rate), warmup = self._rates(round_number / self.settings.rounds), self.settings.critic_warmup
+        alone = {"updates_of_the_critic_alone": min(self.updates, warmup) - min(self.updates - done, warmup), "value_lr": value_rate} if warmup else {}
+        return metrics | self._sums.report() | {"updates": int(done), "updates_skipped": int(skipped), "rows": rows, "lr": rate or 0.0} | alone
 
     def _labelled(self, batches: Sequence[Batch]) -> tuple[Batch, dict[str, float]]:
         if len(batches) != 1:

@@ -47,7 +47,7 @@ def measure(config: DictConfig, parts: Any, graph: MacroGraph, backend: Backend,
     point = Point(learned, units, seconds * learned * steps / said["rows"] * said["passes"], said["peak"])
     stages["learn"] = StageProfile(on, (point,), streams=streaming, most_units=units, **_switch(backend, "learn", on))
     edges = {f"{edge.source}->{edge.target}": said["row_bytes"] * steps for edge in graph.edges if edge.carries == "trajectory"}
-    tell("measured: " + ", ".join(f"{name} {in_words(stage.points[-1].seconds)} for {stage.points[-1].items}" for name, stage in stages.items()))
+    tell("measured: " + ", ".join(f"{name} {in_words(stage.points[-1].seconds)} for {stage.points[-1].items} {'slots' if name in ('sim', 'act') else 'episodes'}" for name, stage in stages.items()))
     return Profile(stages, Round(total, config.sim.slots, (steps,), size), edges, machine(), call_s)
 
 

@@ -49,6 +49,7 @@ class Case:
     learner: dict[str, Any]
     threads: int  # of the learner
     there: dict[str, int]  # bytes for it on the accelerator it works on, if any, and on the host (HOST)
+    elsewhere: bool = False  # a cluster that is only thought of
     _known: dict[tuple, Estimate] = field(default_factory=dict)
 
     @property
@@ -147,6 +148,16 @@ class Case:
         return found | ({"instruction": [""] * rows} if spec.language else {})
 
 
+def _footnote(asked: Asked) -> str:
+    """What the numbers are of."""
+    update = asked.update
+    said = [f"act works on {asked.act_rows} rows at a time"] + (["ref on an episode"] if asked.reference else [])
+    if update.rows:
+        threads = f", with gradients for each of {update.threads} threads" if update.threads > 1 and update.processes == 1 else ""
+        said.append(f"learn on {min(update.rows, update.microbatch or update.rows)} of the {update.rows} rows of an update{threads}")
+    return "; ".join(said) + "; cache is that of keys and values. Beside it: simulators, a round's rows, Python and its libraries"
+
+
 def _repeated(tensor: torch.Tensor, count: int) -> torch.Tensor:
     return torch.zeros(count, *tensor.shape[1:], dtype=tensor.dtype)
 
@@ -229,5 +240,6 @@ def table(case: Case) -> str:
             rows.append((f"{name}'s versions and parts", HOST, *[""] * 5, size(each.host)))
     widths = [max(len(row[i]) for row in rows) for i in range(8)]
     lines = ["  ".join([row[0].ljust(widths[0]), row[1].ljust(widths[1]), *(cell.rjust(width) for cell, width in zip(row[2:], widths[2:]))]).rstrip() for row in rows]
-    lines += [f"{device.name}: {size(device.wanted)} of {size(device.there)}" for device in case.devices(asked)]
+    lines += [f"{device.name}: {size(device.wanted)} of {size(device.there)}{'' if case.elsewhere else ' free now'}" for device in case.devices(asked)]
+    lines += [_footnote(asked)]
     return "\n".join(lines + [f"{name}: its activations are not known, as it cannot be run without memory ({each.unknown})" for name, each in stages.items() if each.unknown])

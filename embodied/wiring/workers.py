@@ -97,6 +97,7 @@ def _spread(config: DictConfig, facts: Facts) -> Ranks:
     if config.sharding.offload and not device.startswith("cuda"):
         raise ConfigError(f"sharding.offload=true: found device={device}, wanted accelerators to keep free; everything is in host memory as it is, leave it false")
     threads = max(1, facts.threads // count)
+    print(f"starting a learner of {count} processes, {threads} threads each", flush=True)
     make = partial(_member, OmegaConf.to_container(config), replace(facts, threads=threads), device)
     return Ranks(make, count, threads, config.sim.timeout, config.sim.start_timeout)
 
