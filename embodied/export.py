@@ -1,6 +1,6 @@
 """`python -m embodied.export checkpoint=RUN_OR_FOLDER out=DIR`: adapters added to their base's weights, in a plain checkpoint folder.
 
-checkpoint: a run (its newest whole checkpoint), a step_N folder or a policy folder. out: a folder that is not there yet, or is empty.
+checkpoint: a run (its newest whole checkpoint), a step_N folder or a policy folder. out: a folder that is not there yet, or is empty, outside of any run's checkpoint.
 policy=openvla|openvla_oft|... says how the folder is read, where no run says it (openvla_oft). dtype=float32|bfloat16 is what is written
 (float32). base=FOLDER says where the adapters' base lies, if not where they say.
 
@@ -18,6 +18,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from embodied.config import ConfigError, compose, nearest, value_of
+from embodied.runs import checkpoint
 from embodied.wiring import build, programs
 from policies.checkpoints import lora
 
@@ -37,6 +38,9 @@ def export(arguments: Sequence[str]) -> None:
     out = Path(asked["out"])
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"out={out}: found something there, wanted a folder that is not there yet, or is empty; name another")
+    sealed = checkpoint.sealed(out)
+    if sealed is not None:
+        raise ConfigError(f"out={out}: found it inside the checkpoint {sealed}, wanted a folder outside: a checkpoint's files stay as they were written; name another")
     config, folder = _source(asked)
     policy = build.policy(config, weights=folder)
     if not hasattr(policy, "context"):

@@ -1,4 +1,4 @@
-"""The only place that knows action bins, normalisation statistics and gripper signs.
+"""The only place that knows action bins, normalisation statistics and gripper signs. Statistics that would make an action no number are refused.
 
 A choice of the discrete head is an index 0..255 into the action token ids in RISING id order; the ids run against the value, so choice 0 is the
 highest action (+0.99608) and choice 255 the lowest (-0.99608). Encoding and decoding one action costs at most half a bin.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from policies.parts import given
 from policies.parts.platforms import platform_of
 
 BINS = 256  # edges, and choices; 255 centres, so choices 0 and 1 mean the same
@@ -18,14 +19,17 @@ EDGES = np.linspace(-1.0, 1.0, BINS)
 CENTRES = (EDGES[:-1] + EDGES[1:]) / 2
 CENTRES[127] = 0.0  # linspace leaves 1e-17, and only an exact zero rotation keeps the controller's stored orientation
 RANGE_FLOOR = 1e-8  # added to high - low by the reference
+FILE, WAY = "dataset_statistics.json", "copy the whole checkpoint folder again"
 ENDS = {"q99": ("q01", "q99"), "bounds": ("min", "max")}  # the statistics that -1 and 1 mean
 
 
 def resolve_key(statistics: dict, unnorm_key: str | None) -> str:
     """The key of `statistics` to use: `unnorm_key`, else `unnorm_key` + "_no_noops"; None takes the only key there is.
 
-    Raises KeyError listing the keys when there is no such key, or when None is given and there are several (or none).
+    Raises KeyError listing the keys when there is no such key, or when None is given and there are several (or none), ValueError for what is no dict.
     """
+    if not isinstance(statistics, dict):
+        raise ValueError(f"{FILE}: found {_short(statistics)}, wanted {{key: {{'action': {{...}}}}}}; {WAY}")
     keys = sorted(statistics)
     if unnorm_key is None:
         if len(keys) == 1:
@@ -46,20 +50,25 @@ class Scale:
         """statistics: what dataset_statistics.json holds: {key: {"action": {"q01": [A], "q99": [A], "mask": [A]}, "proprio": {...}}}.
 
         normalization: "q99" or "bounds" (min and max); None takes that of the robot that the key names, q99 where it names none.
-        Raises KeyError as `resolve_key`, ValueError for another normalization, or when its two ends are missing or their lengths differ.
+        Raises KeyError as `resolve_key`, ValueError for another normalization, or when its two ends are missing, are no finite numbers, differ in
+        length, or stand the wrong way round in a dim that is scaled. They may be equal: a dim that never moves.
         """
         self.key = resolve_key(statistics, unnorm_key)
         normalization = normalization or platform_of(self.key).normalization
         if normalization not in ENDS:
             raise ValueError(f"policy.normalization: found {normalization!r}, wanted one of {', '.join(ENDS)}, or null for that of the robot")
-        found, (low, high) = statistics[self.key].get(self.KIND, {}), ENDS[normalization]
+        found, (low, high) = self._found(statistics[self.key]), ENDS[normalization]
         missing = [name for name in (low, high) if name not in found]
         if missing:
             raise ValueError(f"{self.KIND} statistics {self.key!r} have {sorted(found)}, wanted {low} and {high}: {missing} missing, and other ends mean something else (policy.normalization chooses)")
-        self.low, self.high = (np.asarray(found[name], np.float64) for name in (low, high))
-        self.mask = np.asarray(found.get("mask", [True] * len(self.low)), bool)
+        self.low, self.high = (self._numbers(name, found[name]) for name in (low, high))
+        self.mask = self._flags(found.get("mask", [True] * len(self.low)))
         if not len(self.low) == len(self.high) == len(self.mask):
-            raise ValueError(f"{self.KIND} statistics {self.key!r}: {low}, {high} and mask have {len(self.low)}, {len(self.high)} and {len(self.mask)} dims, wanted one length")
+            raise ValueError(f"{self.KIND} statistics {self.key!r}: {low}, {high} and mask have {len(self.low)}, {len(self.high)} and {len(self.mask)} dims, wanted one length; {WAY}")
+        turned = np.flatnonzero(self.mask & (self.low > self.high))
+        if len(turned):
+            dim = turned[0]
+            raise ValueError(f"{self._name(low)}: found {self.low[dim]} above {high} {self.high[dim]} in dim {dim}, wanted the lower end: the axis would be turned round; {WAY}")
 
     @property
     def dims(self) -> int:
@@ -74,6 +83,30 @@ class Scale:
         """The inverse of `unnormalise`."""
         return np.where(self.mask, 2 * (values - self.low) / (self.high - self.low + RANGE_FLOOR) - 1, values)
 
+    def _name(self, end: str) -> str:
+        return f"{FILE}: {self.KIND} statistics {self.key!r}, {end}"
+
+    def _found(self, entry: object) -> dict:
+        found = entry.get(self.KIND, {}) if isinstance(entry, dict) else entry
+        if not isinstance(found, dict):
+            raise ValueError(f"{FILE}: {self.KIND} statistics {self.key!r}: found {_short(found)}, wanted {{'q01': [...], 'q99': [...]}}; {WAY}")
+        return found
+
+    def _numbers(self, end: str, found: object) -> np.ndarray:
+        """[A] float64."""
+        fits = isinstance(found, (list, tuple)) and found and all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in found)
+        if not fits:
+            raise ValueError(f"{self._name(end)}: found {_short(found)}, wanted a list of numbers, one per dim; {WAY}")
+        numbers = np.asarray(found, np.float64)
+        given.finite(self._name(end), numbers, WAY)
+        return numbers
+
+    def _flags(self, found: object) -> np.ndarray:
+        """[A] bool."""
+        if not isinstance(found, (list, tuple)) or any(value not in (True, False) for value in found):
+            raise ValueError(f"{self._name('mask')}: found {_short(found)}, wanted a list of true (scaled) and false (left as it is), one per dim; {WAY}")
+        return np.asarray(found, bool)
+
 
 class StateCodec(Scale):
     """Proprioception -> what the model reads."""
@@ -81,11 +114,15 @@ class StateCodec(Scale):
     KIND = "proprio"
 
     def encode(self, state: np.ndarray) -> np.ndarray:
-        """[b, S] raw state -> [b, S] float32 normalised and clipped to [-1, 1]. Raises ValueError for another size, naming both."""
-        state = np.asarray(state, np.float64)
+        """[b, S] raw state -> [b, S] float32 normalised and clipped to [-1, 1]. Raises ValueError for another size, naming both, and for what is
+        no finite number, naming its place."""
+        state = np.asarray(state)
         if state.ndim != 2 or state.shape[1] != self.dims:
             raise ValueError(f"observation 'state': found shape {list(state.shape)}, wanted [b, {self.dims}]: the checkpoint's proprio statistics {self.key!r} have {self.dims} numbers; use the env it was trained on")
-        return np.clip(self.normalise(state), -1.0, 1.0).astype(np.float32)
+        if state.dtype.kind not in "iuf":
+            raise ValueError(f"observation 'state': found {state.dtype}, wanted numbers; the env gives it")
+        given.finite("observation 'state'", state, "the env gives it")
+        return np.clip(self.normalise(state.astype(np.float64)), -1.0, 1.0).astype(np.float32)
 
 
 class ActionCodec(Scale):
@@ -148,6 +185,12 @@ def gripper_to_env(gripper: np.ndarray) -> np.ndarray:
 def gripper_to_model(gripper: np.ndarray) -> np.ndarray:
     """Env (-1 open, +1 close) -> model (1 open, 0 close); exactly 0 opens, as 0.5 does on the way back."""
     return np.where(np.asarray(gripper) <= 0.0, 1.0, 0.0)
+
+
+def _short(found: object) -> str:
+    """As it stands there, the beginning of it."""
+    text = repr(found)
+    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def _alike(values, function):

@@ -19,7 +19,7 @@ from policies.base import TokenStats
 from policies.checkpoints import components
 from policies.checkpoints.components import Components
 from policies.checkpoints.loading import CheckpointError
-from policies.parts import gaussian, sampling
+from policies.parts import gaussian, given, sampling
 from policies.parts.heads import L1Head
 from policies.parts.platforms import UNKNOWN, platform_of
 from policies.parts.prompts import STOP
@@ -66,6 +66,8 @@ class OpenVLAOFT(VLA):
     def _seen(self, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
         """What `prepare` gives -> hidden states [b, L, D] of the slots, values or None."""
         pixels, prompt_ids, prompt_mask = self._placed(inputs)
+        if "state" in inputs:
+            given.finite("inputs 'state'", inputs["state"], "prepare the inputs with this policy")
         states = self._slot_states(pixels, prompt_ids, prompt_mask, inputs["state"].to(pixels.device) if "state" in inputs else None)
         return states, None if self.value_head is None else self.value_head(states)
 

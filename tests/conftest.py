@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: with more, a matrix product's last bits follow the size of its batch
+
 STORE = 150 * 2**20  # bytes for objects on each node
 
 

@@ -96,6 +96,12 @@ def find(path: str | Path, note: Callable[[str], None] = print) -> Path:
     raise FileNotFoundError(f"{path}: found no whole checkpoint, wanted a run folder with checkpoints/step_N/, or a step_N folder with {COMPLETE}")
 
 
+def sealed(path: str | Path) -> Path | None:
+    """The checkpoint that a path, which need not be there yet, lies in or is; None where it is outside of any."""
+    place = Path(path).resolve()
+    return next((folder for folder in (place, *place.parents) if (folder / COMPLETE).is_file()), None)
+
+
 def load(path: str | Path) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
     """(tensors, state) as `save` was given them, tensors on the CPU. Raises DamagedCheckpoint naming every file at fault."""
     path = Path(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from importlib import resources
 from pathlib import Path
 from typing import Any, Mapping
 
@@ -75,7 +76,7 @@ def policy(config: DictConfig, needs_values: bool = False, weights: Path | None 
     target, arguments = config.policy._target_, _arguments(config.policy)
     accepted = _accepted("policy", target)
     if "checkpoint" in accepted:
-        found = weights or arguments.get("checkpoint") or _packaged(config.choices["policy"])
+        found = weights or start_of(config)
         arguments["checkpoint"] = None if found is None else str(found)
     elif weights is not None:
         raise ConfigError(f"policy={config.choices['policy']}: found checkpoint={weights}, but this policy has no weights to load; leave checkpoint= out")
@@ -86,6 +87,14 @@ def policy(config: DictConfig, needs_values: bool = False, weights: Path | None 
     if "env_spec" in accepted:
         arguments["env_spec"] = env_spec(config, None)
     return _construct("policy", target, arguments)
+
+
+def start_of(config: DictConfig) -> Path | None:
+    """The folder that the policy begins from: policy.checkpoint, else the packaged one. None where it has neither, or takes none."""
+    if "checkpoint" not in _accepted("policy", config.policy._target_):
+        return None
+    found = config.policy.get("checkpoint") or _packaged(config.choices["policy"])
+    return None if found is None else Path(found)
 
 
 def prepare_fresh(config: DictConfig, run: Any) -> None:
@@ -132,7 +141,13 @@ def env_thunk(config: DictConfig, policy_spec: PolicySpec | None, keep_cameras: 
 
 
 def env_spec(config: DictConfig, policy_spec: PolicySpec | None, keep_cameras: bool = False) -> EnvSpec:
-    """The spec, from an instance made here and closed at once (constructors build no simulator before the first reset)."""
+    """The spec, from an instance made here and closed at once (constructors build no simulator before the first reset).
+
+    Raises ConfigError where env.cameras was set and lacks one that the policy looks at: what the env shows follows the policy, not the other way round.
+    """
+    asked = config.env.get("cameras")
+    if policy_spec is not None and not set(policy_spec.cameras) <= set(asked or ()) and asked != _default_cameras(config):
+        raise ConfigError(f"env.cameras: found {list(asked or ())}, wanted {list(policy_spec.cameras)}, which policy={config.choices['policy']} looks at; leave env.cameras out, or name as many cameras of the env in policy.cameras")
     env = _call("env", env_thunk(config, policy_spec, keep_cameras))
     try:
         if not isinstance(getattr(env, "env_spec", None), EnvSpec):
@@ -217,9 +232,14 @@ def _call(what: str, make: Any) -> Any:
         raise ConfigError(f"{what}: {text}") from error
 
 
+def _default_cameras(config: DictConfig) -> Any:
+    """env.cameras as the env's own yaml has it; where that is gone, as the config has it."""
+    choice = config.choices["env"]
+    file = Path(choice) if choice.endswith(".yaml") else resources.files("configs") / "env" / f"{choice}.yaml"
+    return (OmegaConf.create(file.read_text()) if file.is_file() else config.env).get("cameras")
+
+
 def _packaged(name: str) -> Path | None:
     """The small checkpoint that travels with the package, where this policy has one."""
-    from importlib import resources
-
     folder = resources.files("assets") / f"{name}_small"
     return Path(str(folder)) if folder.is_dir() else None

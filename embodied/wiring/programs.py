@@ -23,7 +23,7 @@ from yaml import YAMLError
 from embodied import config as configuration, graphs, loop
 from embodied.config import ConfigError
 from embodied.episodes import EvaluationLedger
-from embodied.runs import checkpoint, folder
+from embodied.runs import checkpoint, folder, start
 from embodied.runs.folder import RunFolder, RunFolderInUse
 from embodied.runs.metrics import EpisodeLog, MetricsLog, read_episodes
 from embodied.runs.progress import Progress
@@ -105,7 +105,8 @@ def _same_run(saved: Path, config: DictConfig) -> bool:
 
 def _reopened(path: Path, arguments: Sequence[str]) -> DictConfig:
     """The run's config; says so where another number of iterations changes what the rest of it does."""
-    config = configuration.reopened(path / "config.yaml", arguments)
+    movable = start.kept(path) and configuration.value_of(arguments, "policy.checkpoint") not in (None, "fresh")
+    config = configuration.reopened(path / "config.yaml", arguments, ("policy.checkpoint",) if movable else ())
     if str(config.policy.get("checkpoint", "")).endswith("/start") and (path / "start").is_dir():
         config.policy.checkpoint = str(path / "start")  # the run may have been moved
     planned, schedule = OmegaConf.load(path / "config.yaml").iterations, OmegaConf.select(config, "algorithm.learner.schedule")
@@ -145,6 +146,8 @@ class Parts:
         build.prepare_fresh(config, run)
         self.device = deployment.device_of(config, cluster)
         room.check_unread(config, weights, room.there(config, cluster, self.device))
+        if run is not None:
+            start.keep(run.path, build.start_of(config), config.policy.get("base"))
         self.policy = build.policy(config, bool(self.algorithm and self.algorithm.needs_values), weights)
         self.keep_cameras = config.record is not None or config.videos > 0
         self.spec = build.env_spec(config, self.policy.spec, self.keep_cameras)

@@ -76,13 +76,13 @@ def check_unread(config: DictConfig, weights: Path | None, free: dict[str, int])
 
 
 def _unread(file: Path, dtype: str | None) -> int:
-    """Bytes of a safetensors file's tensors by its header, as dtype (None: as they are); 0 for what is none, which whoever reads it says better."""
+    """Bytes of a safetensors file's tensors by its header, as dtype (None: as they are); 0 for a file or dtype that is none, which whoever reads it says better."""
     try:
         with file.open("rb") as opened:
             header = json.loads(opened.read(struct.unpack("<Q", opened.read(8))[0]))
         header.pop("__metadata__", None)
         return sum(math.prod(each["shape"]) * getattr(torch, dtype).itemsize if dtype else each["data_offsets"][1] - each["data_offsets"][0] for each in header.values())
-    except (OSError, ValueError, KeyError, struct.error, MemoryError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error, MemoryError):
         return 0
 
 

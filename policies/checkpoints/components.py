@@ -16,13 +16,14 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from policies.checkpoints.loading import CheckpointError, shapes_of, write_tensors
+from policies.checkpoints.loading import HEAD, LOG_STD, PARTS, PROPRIO, VISION, CheckpointError, damaged, shapes_of, write_tensors
 
-HEAD, PROPRIO, VISION = "action_head", "proprio_projector", "vision_backbone"
-LOG_STD = "log_std.safetensors"
 FILM = ("vision_backbone.featurizer.film.", "vision_backbone.fused_featurizer.film.")
 APART = (f"{HEAD}.", f"{PROPRIO}.", "log_std", *FILM)  # parameters that stand in these files, not among the folder's weights
 WRAPPER = "module."  # the head and the projector were saved from inside DistributedDataParallel
+ARCHIVE, LEGACY = b"PK\x03\x04", b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # how a file that torch.save wrote begins, today and before torch 1.6
+DAMAGE = (RuntimeError, OSError, EOFError, LookupError, ValueError, TypeError, AttributeError)  # what torch.load makes of a torn file
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 LORA, BASE_LAYER = ".lora_", ".base_layer."  # parts of PEFT's names: of an adapter's matrices, and of the layer that they are added to
 LORA_ALPHA = 16  # at most: the reference's alpha is the smaller of this and the rank
 
@@ -49,7 +50,7 @@ class Components:
 def find(folder: Path) -> dict[str, Path]:
     """{HEAD | PROPRIO | VISION: its newest file} of those that the folder has."""
     found = {}
-    for name in (HEAD, PROPRIO, VISION):
+    for name in PARTS:
         steps = {_step(file): file for file in sorted(folder.glob(f"{name}--*_checkpoint.pt"))}
         if steps:
             found[name] = steps[max(steps)]
@@ -113,21 +114,27 @@ def _step(file: Path) -> tuple[bool, int]:
 
 def _plain(file: Path) -> dict[str, torch.Tensor]:
     """{name without `module.`: tensor}."""
+    if file.is_dir():
+        raise CheckpointError(f"{file}: found a folder, wanted a file as torch.save writes it; copy the whole checkpoint folder again")
+    with file.open("rb") as opened:
+        begins = opened.read(len(LEGACY))
+    if not begins.startswith((ARCHIVE, LEGACY)):
+        raise damaged(file, f"is no file as torch.save writes it (it begins with {begins!r}), and is not opened")
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise CheckpointError(f"{file}: found more than plain tensors (it could run code, and is not opened: {_reason(error)}), wanted a state dict as torch.save writes it; save it again as plain tensors") from error
-    except (RuntimeError, EOFError) as error:
-        raise CheckpointError(f"{file} is not whole ({(str(error) or 'it ends too soon').splitlines()[0]}); copy the whole checkpoint folder again") from error
-    if not isinstance(found, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in found.values()):
+        refused = re.search(r"\bGLOBAL ([\w.]+)", str(error))
+        if refused is None:
+            raise damaged(file, "is not whole (its list of tensors cannot be read)") from error
+        raise CheckpointError(f"{file}: found more than plain tensors (it could run code, and is not opened: it names {refused[1]}), wanted a state dict as torch.save writes it; save it again as plain tensors") from error
+    except DAMAGE as error:
+        raise damaged(file, f"is not whole ({(str(error) or 'it ends too soon').splitlines()[0]})") from error
+    if not isinstance(found, dict) or not all(isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in found.items()):
         raise CheckpointError(f"{file}: found no state dict, wanted {{name: tensor}}; copy the whole checkpoint folder again")
+    quantised = [f"{name} is {tensor.dtype}" for name, tensor in found.items() if tensor.dtype not in FLOATS]
+    if quantised:
+        raise CheckpointError(f"{file}: found {', '.join(quantised[:5])}, wanted plain floating point numbers, as torch.float32: quantised weights are not read; copy the file as it was trained")
     return {name.removeprefix(WRAPPER): tensor for name, tensor in found.items()}
-
-
-def _reason(error: pickle.UnpicklingError) -> str:
-    """Of torch's long text, the name that was refused."""
-    refused = re.search(r"(?:GLOBAL|Unsupported (?:global|operand|class):?) ?(?:GLOBAL )?([\w.]+)", str(error))
-    return f"it names {refused[1]}" if refused else "it is no plain pickle"
 
 
 def _vision_from_reference(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -6,8 +6,9 @@
 
 The import registers the classes under model_type "openvla" (transformers has no other way to hear of them, and importing it takes seconds, so
 `import policies` alone does not). Published folders name code of their own in `auto_map`: it is neither needed nor run. A folder that
-`save_pretrained` writes has the names, shapes and dtypes that were read, the config's keys, and the statistics, preprocessor and tokenizer
-files of the folder that was read, so the policies (policies/openvla.py, policies/openvla_oft.py) load it as well.
+`save_pretrained` writes has the names, shapes and dtypes that were read, the config's keys, and the statistics, preprocessor, tokenizer and
+component files of the folder that was read, so the policies (policies/openvla.py, policies/openvla_oft.py) load it as well. Heads and FiLM in
+component files are no part of this model: loading says so. Saving leaves no weights of before, and other files that lie there as they are.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ from torch.nn import functional as F
 from transformers import AutoConfig, AutoModelForImageTextToText, DynamicCache, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
-from policies.checkpoints import loading
+from policies.checkpoints import components, loading
 from policies.checkpoints.loading import CheckpointError
 from policies.codec import BINS, ActionCodec, centres
 from policies.parts.decoder import llama_config, pad_after_first, require_bidirectional
@@ -87,40 +90,68 @@ class OpenVLAForActionPrediction(Network, PreTrainedModel):
     main_input_name = "input_ids"
     _no_split_modules = ["LlamaDecoderLayer", "Block"]
     _supports_sdpa = True
-    _keys_to_ignore_on_load_unexpected = [r"^value_head\.", r"\.rotary_emb\.inv_freq$"]
+    _keys_to_ignore_on_load_unexpected = [*(f"^{re.escape(name)}" for name in (loading.VALUE_HEAD, *components.APART)), re.escape(loading.RECOMPUTED) + "$"]
 
     def __init__(self, config: OpenVLAConfig) -> None:
         """Raises ValueError for towers or a language model that are not known."""
         PreTrainedModel.__init__(self, config)
         self.build(config.content)
         self.companions: dict[str, bytes] = {}  # the small files of the folder that was read
+        self.components: tuple[Path, ...] = ()  # its component files, where they lie
         self.post_init()
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *rest: Any, output_loading_info: bool = False, **settings: Any) -> Any:
         """As PreTrainedModel's, for a folder on this machine; its files are mapped tensor by tensor and let go, so loading takes what the model takes.
 
-        Raises CheckpointError (a ValueError) for a folder without all its weights, RuntimeError where the installed transformers puts a mask
-        of its own over the network's.
+        Raises CheckpointError (a ValueError) for a folder that is not there, or whose weights are not those that its config describes, naming every missing,
+        extra and misshapen tensor; RuntimeError where the installed transformers puts a mask of its own over the network's.
         """
         require_bidirectional()  # here, as from inside a load it would probe a layer without weights
         folder = Path(pretrained_model_name_or_path)
+        if not folder.is_dir():
+            raise CheckpointError(f"found no folder {folder}, wanted a checkpoint folder on this machine; download it first")
         files, lost = loading.weight_files(folder)
         if lost:
             raise CheckpointError(f"{folder}: found no {', '.join(lost)}, wanted a folder with whole weights on this machine; adapters alone are read by peft.PeftModel.from_pretrained(model of their base, folder/{loading.ADAPTER})")
         tensors = {name: OnDisk(file, name) for file in files for name in loading.shapes_of(file)}
-        model, info = super().from_pretrained(None, *rest, state_dict=tensors, output_loading_info=True, **{"config": folder, **settings})
-        if info["missing_keys"]:
-            raise CheckpointError(f"{folder}: missing {', '.join(sorted(info['missing_keys']))}; the config and the weights are of different models")
+        quantised = [f"{name} is {dtype}" for file in files for name, dtype in loading.quantised(file).items()]
+        if quantised:
+            raise CheckpointError(f"{folder}: found {', '.join(quantised[:5])}, wanted one of {', '.join(loading.FLOATS)}: quantised weights are not read; take the checkpoint as it was trained")
+        model, info = super().from_pretrained(None, *rest, state_dict=tensors, output_loading_info=True, **{"config": folder, **settings, "ignore_mismatched_sizes": True})
+        _require_all(folder, info)
         model.config.name_or_path = str(folder)
         model.companions = {name: (folder / name).read_bytes() for name in (loading.STATISTICS, loading.PREPROCESSOR, *FILES) if (folder / name).is_file()}
+        model.components = (*components.find(folder).values(), *folder.glob(loading.LOG_STD))
+        if model.components:
+            print(f"{folder}: {', '.join(file.name for file in model.components)} stay unused, this is the causal model alone; save_pretrained takes them along as they are", flush=True)
         return (model, info) if output_loading_info else model
 
-    def save_pretrained(self, save_directory: str | os.PathLike, *rest: Any, **settings: Any) -> None:
-        """As PreTrainedModel's, and the small files of the folder that was read."""
-        super().save_pretrained(save_directory, *rest, **settings)
+    def save_pretrained(self, save_directory: str | os.PathLike, is_main_process: bool = True, *rest: Any, **settings: Any) -> None:
+        """As PreTrainedModel's, and the small and the component files of the folder that was read. Weights that were there before are taken away.
+
+        Raises CheckpointError where a component file is no longer where it was.
+        """
+        folder = Path(save_directory)
+        lost = [str(file) for file in self.components if not file.is_file()]
+        if lost:
+            raise CheckpointError(f"found no {', '.join(lost)} any more, wanted to copy them into {folder}; put them back, or set model.components=() to save without them")
+        if is_main_process:
+            (folder / loading.INDEX).unlink(missing_ok=True)  # transformers would leave it beside weights in one file
+        super().save_pretrained(save_directory, is_main_process, *rest, **settings)
+        if not is_main_process:
+            return
+        if settings.get("variant") is None:
+            for old in {*folder.glob(loading.WEIGHTS), *folder.glob(loading.SHARDS)}.difference(loading.weight_files(folder)[0]):
+                old.unlink()
         for name, content in self.companions.items():
-            (Path(save_directory) / name).write_bytes(content)
+            (folder / name).write_bytes(content)
+        for file in self.components:
+            if not (folder / file.name).exists() or not file.samefile(folder / file.name):
+                shutil.copyfile(file, folder / file.name)
+        left = {file.name for name in loading.PARTS for file in folder.glob(f"{name}--*_checkpoint.pt")} - {file.name for file in self.components}
+        if left:
+            print(f"{folder}: {', '.join(sorted(left))} were there before, and are not this model's; take them away unless they belong to it", flush=True)
 
     def get_input_embeddings(self) -> torch.nn.Module:
         return self.language_model.model.embed_tokens
@@ -170,6 +201,14 @@ class OpenVLAForActionPrediction(Network, PreTrainedModel):
         """What fine-tuning left in a file of its own, else what the config holds."""
         own = self.companions.get(loading.STATISTICS)
         return self.config.content.get("norm_stats") or {} if own is None else json.loads(own)
+
+
+def _require_all(folder: Path, info: dict) -> None:
+    """info: transformers' loading info. Raises CheckpointError naming every tensor that the folder and its config do not agree on."""
+    problems = [f"missing {name}" for name in sorted(info["missing_keys"])] + [f"extra {name}" for name in sorted(info["unexpected_keys"])]
+    problems += [f"misshapen {name}: found {tuple(found)}, wanted {tuple(wanted)}" for name, found, wanted in sorted(info["mismatched_keys"], key=lambda each: each[0])]
+    if problems:
+        raise CheckpointError(f"{folder}: {len(problems)} tensors do not fit the model that {loading.CONFIG} describes; the config and the weights are of different models:\n  " + "\n  ".join(problems))
 
 
 AutoConfig.register(OpenVLAConfig.model_type, OpenVLAConfig)

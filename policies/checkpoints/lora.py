@@ -1,6 +1,6 @@
 """LoRA adapters (Hu et al. 2021) by PEFT: on a network's Linear layers, trained, sent and saved in place of its weights.
 
-The base is read first and never changes; an adapter starts as nothing (B = 0), so attaching one changes no number. What is trained beside the
+The base is read first and never changes: a folder of adapters keeps its fingerprint, and is not read onto another, nor written over its own. An adapter starts as nothing (B = 0), so attaching one changes no number. What is trained beside the
 adapters are the heads (HEADS), whole, as in OpenVLA-OFT. Adapters are held in float32 whatever the base is held in, as PEFT holds them.
 On disk they have PEFT's names and files, so `peft.PeftModel.from_pretrained` reads them too; heads.safetensors beside them holds the heads that
 have no component file (checkpoints/components.py).
@@ -80,7 +80,9 @@ def attach(module: nn.Module, given: Mapping[str, Any] | None, folder: loading.F
     wanted = settings(given)
     if folder.adapter is None:
         if wanted is not None:
-            _inject(module, wanted, layers_of(module, wanted.targets), folder.base)
+            layers = layers_of(module, wanted.targets)
+            _require_room(module, wanted.rank, layers)
+            _inject(module, wanted, layers, folder)
         return
     found = _saved_settings(folder.adapter)
     if wanted is not None and (wanted.rank, wanted.alpha) != (found.rank, found.alpha):
@@ -107,8 +109,14 @@ def layers_of(module: nn.Module, targets: str | tuple[str, ...] = ALL_LINEAR) ->
     return [name for name in there if any(_ends(name, target) for target in targets)]
 
 
+def require_elsewhere(path: str | Path, module: nn.Module) -> None:
+    """Raises CheckpointError where a module's adapters would be written in place of their base's weights."""
+    if attached(module) and Path(path).resolve() == Path(module.lora_base).resolve():
+        raise CheckpointError(f"{path}: found the base of these adapters there, wanted another folder: adapters are saved without their base's weights, which would be lost; save them elsewhere, or merge them first: python -m embodied.export")
+
+
 def write(path: Path, module: nn.Module) -> None:
-    """The adapters into `path`/lora_adapter, with where their base lies and the heads beside them."""
+    """The adapters into `path`/lora_adapter, with where their base lies, its fingerprint and the heads beside them."""
     path, lora = path / loading.ADAPTER, module.lora
     path.mkdir(exist_ok=True)
     adapters = {_name_on_disk(name): parameter for name, parameter in module.named_parameters() if _is_adapter(name)}
@@ -116,14 +124,13 @@ def write(path: Path, module: nn.Module) -> None:
     heads = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad and not _is_adapter(name) and not name.startswith(APART)}
     if heads:
         loading.write_tensors(path / HEADS_FILE, heads)
-    else:
-        (path / HEADS_FILE).unlink(missing_ok=True)
     layers = sorted({name.removeprefix(PREFIX).rsplit(".lora_", 1)[0] for name in (*adapters, *module.lora_folded)})
     config = {
         "peft_type": "LORA", "task_type": None, loading.BASE_KEY: module.lora_base, "r": lora.rank, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout,
         "use_rslora": lora.root_scale, "target_modules": layers, "init_lora_weights": "gaussian", "bias": "none", "inference_mode": True,
     }  # fmt: skip
     (path / loading.ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+    (path / loading.BASE).write_text(json.dumps({"fingerprint": module.lora_fingerprint}, indent=2) + "\n")
 
 
 @torch.no_grad()
@@ -143,7 +150,15 @@ class LearningDropout(nn.Dropout):
         return F.dropout(inputs, self.p, training=torch.is_grad_enabled())
 
 
-def _inject(module: nn.Module, lora: Lora, layers: list[str], base: Path) -> None:
+def _require_room(module: nn.Module, rank: int, layers: list[str]) -> None:
+    """Raises ValueError for a rank above a layer's own: it would add numbers and no meaning."""
+    narrow = min(layers, key=lambda name: min(module.get_submodule(name).weight.shape), default=None)
+    most = rank if narrow is None else min(module.get_submodule(narrow).weight.shape)
+    if rank > most:
+        raise ValueError(f"lora.rank: found {rank}, wanted at most {most}, the smaller side of {narrow}; lower it, or name wider layers in lora.targets")
+
+
+def _inject(module: nn.Module, lora: Lora, layers: list[str], folder: loading.Folder) -> None:
     """New adapters; their A is drawn from N(0, 1 / rank^2) by a generator of its own, so every process has the same, and B is 0."""
     config = LoraConfig(
         r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=layers, use_rslora=lora.root_scale, init_lora_weights="gaussian"
@@ -158,7 +173,8 @@ def _inject(module: nn.Module, lora: Lora, layers: list[str], base: Path) -> Non
         parameter.requires_grad_(_is_adapter(name) or bool(set(HEADS).intersection(name.split("."))))
         if _is_adapter(name):
             parameter.data = parameter.data.float()
-    module.lora, module.lora_base, module.lora_folded = lora, str(Path(base).absolute()), {}
+    module.lora, module.lora_base, module.lora_folded = lora, str(folder.base.absolute()), {}
+    module.lora_fingerprint = folder.fingerprint
 
 
 def _load(module: nn.Module, lora: Lora, folder: loading.Folder) -> None:
@@ -171,11 +187,12 @@ def _load(module: nn.Module, lora: Lora, folder: loading.Folder) -> None:
     lost = sorted(name for name in layers if not isinstance(dict(module.named_modules()).get(name), (nn.Linear, nn.Conv2d)))
     if lost:
         raise CheckpointError(f"{file}: found adapters of {', '.join(lost[:5])}{f' and {len(lost) - 5} more' if len(lost) > 5 else ''}, wanted those of layers of {folder.base}; give the base they were trained on: policy.base=FOLDER")
-    _inject(module, lora, sorted(called), folder.base)
+    _inject(module, lora, sorted(called), folder)
     own = {_name_on_disk(name): parameter for name, parameter in module.named_parameters() if _is_adapter(name)}
     folded = {name for name in shapes if name.removeprefix(PREFIX).rsplit(".lora_", 1)[0] not in called}
     wrong = [f"missing {name} {tuple(own[name].shape)}" for name in own if name not in shapes]
     wrong += [f"misshapen {name}: found {shapes[name]}, wanted {tuple(own[name].shape)}" for name in own if name in shapes and shapes[name] != tuple(own[name].shape)]
+    wrong += [f"{name} is {dtype}, wanted one of {', '.join(loading.FLOATS)}" for name, dtype in loading.quantised(file).items()]
     if wrong:
         raise CheckpointError(f"{file}: {len(wrong)} tensors do not fit {folder.base}; give the base they were trained on: policy.base=FOLDER\n  " + "\n  ".join(wrong))
     with safe_open(file, "pt") as opened, torch.no_grad():

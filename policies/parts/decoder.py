@@ -12,9 +12,11 @@ import math
 from functools import lru_cache
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from torch.nn import functional as F
 from transformers import Cache, LlamaConfig, LlamaModel
+from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotaryEmbedding
 
 KEPT = (
@@ -26,12 +28,20 @@ WIDTH = 4  # a causal pass takes a multiple of so many positions: with fewer, CP
 
 
 def llama_config(text_config: dict) -> LlamaConfig:
-    """A config.json's `text_config` -> LlamaConfig; what is absent takes Llama-2-7B's value. Raises ValueError for scaled RoPE."""
+    """A config.json's `text_config` -> LlamaConfig; what is absent takes Llama-2-7B's value. Raises ValueError for scaled RoPE, or sizes that do not go together."""
+    if not isinstance(text_config, dict):
+        raise ValueError(f"config.json: found text_config={text_config!r}, wanted an object with the language model's sizes; copy config.json again")
     if text_config.get("rope_scaling"):
         raise ValueError(f"text_config: found rope_scaling={text_config['rope_scaling']}, wanted none: OpenVLA checkpoints have plain RoPE")
     kept = {key: text_config[key] for key in KEPT if key in text_config}
-    rope = {"rope_type": "default", "rope_theta": float(text_config.get("rope_theta", 10000.0))}
-    config = LlamaConfig(**kept, rope_parameters=rope, attention_dropout=0.0, use_cache=False)
+    try:
+        rope = {"rope_type": "default", "rope_theta": float(text_config.get("rope_theta", 10000.0))}
+        config = LlamaConfig(**kept, rope_parameters=rope, attention_dropout=0.0, use_cache=False)
+    except (StrictDataclassError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise ValueError(f"config.json: found a text_config that Llama refuses: {' '.join(str(error).split())}; wanted that of the weights, copy config.json again") from error
+    sizes = {key: value for key in KEPT if isinstance(value := getattr(config, key), int)}
+    if min(sizes.values()) < 1 or config.num_attention_heads % config.num_key_value_heads or config.hidden_act not in ACT2FN:
+        raise ValueError(f"config.json: found text_config {sizes | {'hidden_act': config.hidden_act}}, wanted sizes above 0, heads in equal groups per key and value, and an activation that transformers knows; copy config.json again")
     config._attn_implementation = "sdpa"
     config.is_causal = False
     return config

@@ -9,6 +9,8 @@ from typing import Sequence
 import torch
 from tokenizers import Tokenizer
 
+from policies.parts import given
+
 BOS, STOP = 1, 2
 FILLER = 0  # stands where the mask is False; any id would do
 LLAMA_VOCABULARY = 32000
@@ -26,9 +28,10 @@ class Prompts:
     """The tokenizer of one checkpoint folder, and its files, so that they can be written again."""
 
     def __init__(self, files: dict[str, bytes], vocabulary: int, length: int | None):
-        """vocabulary: text and action ids, without the padding rows. length: tokens per prompt; None takes DEFAULT_LENGTH."""
+        """vocabulary: text and action ids, without the padding rows. length: tokens per prompt; None takes DEFAULT_LENGTH. Raises ValueError for a length that is no whole number above 0."""
         self.files = files
-        self.vocabulary, self.length = vocabulary, length or DEFAULT_LENGTH
+        self.vocabulary = vocabulary
+        self.length = DEFAULT_LENGTH if length is None else given.whole("policy.prompt_length", length, f"leave it out for the checkpoint's own, or {DEFAULT_LENGTH}")
         self.tokenizer = Tokenizer.from_str(files["tokenizer.json"].decode()) if "tokenizer.json" in files else None
         self._ids = lru_cache(maxsize=1024)(self._tokenize)
 

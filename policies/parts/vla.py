@@ -18,7 +18,7 @@ from policies.base import ActionChunk, PolicySpec, TokenStats
 from policies.codec import ActionCodec, StateCodec
 from policies.checkpoints import components, loading, lora as adapters
 from policies.checkpoints.components import Components
-from policies.parts import sampling
+from policies.parts import given, sampling
 from policies.parts.images import ImagePath, normalise
 from policies.parts.network import Network, vocabulary_of
 from policies.parts.platforms import platform_of
@@ -45,16 +45,17 @@ class VLA(Network, ABC):
         """Parameters are left as torch makes them: use `from_pretrained`, or fresh.create_checkpoint for a random model.
 
         state: of the proprioception it reads; None = none. film: vision is modulated by the language.
+        Raises ValueError for a temperature out of given.TEMPERATURES, or prompts that are longer than what the language model has positions for.
         """
         super().__init__()
-        if not temperature > 0:
-            raise ValueError(f"found temperature={temperature}, wanted a number above 0; a greedy choice is act(observation, None)")
+        given.number("policy.temperature", temperature, given.TEMPERATURES, "a greedy choice is evaluation.greedy=true, or act(observation, None)")
         self.config, self.codec, self.images, self.prompts, self.temperature = config, codec, images, prompts, temperature
         self.state, self.component_names = state, {}
         self.build(config, None if state is None else state.dims, film)
         chunk = self.chunk_of(config, codec.key)
         self.value_head = ValueHead(self.width, detach=value_detach, level=value_level, actions=chunk) if value_head else None
         self.tokens = chunk * codec.dims  # L
+        self._check_length(len(cameras))
         self.spec = PolicySpec(self.NAME, "continuous", codec.dims, chunk, tuple(cameras), state=None if state is None else state.dims, language=True,
                                gripper=codec.gripper, distribution=self.DISTRIBUTION)  # fmt: skip
 
@@ -72,18 +73,23 @@ class VLA(Network, ABC):
         cameras: names, in order; None takes what config.json says (`cameras`, or `num_images_in_input` of the usual ones). head: "discrete", "l1", or "auto": l1 where the folder has one.
         chunk: C. normalization: "q99" or "bounds". None of either takes what config.json says, else the robot's (policies/parts/platforms.py).
         proprio: read the state; None = where the folder has its projector. initial_log_std: of an L1 head that reinforcement learning has not trained yet.
-        Raises CheckpointError (a ValueError) without a folder, naming every missing file, or every missing, extra or misshapen tensor; KeyError for unnorm_key.
+        Raises CheckpointError (a ValueError) without a folder, naming every missing file, or every missing, extra or misshapen tensor; KeyError for unnorm_key;
+        ValueError for a component that is not finite, statistics that make no action, a setting that cannot be, or one that config.json contradicts.
         """
         if checkpoint is None:
             raise loading.CheckpointError(f"found no checkpoint, wanted the folder of one: policy {cls.NAME} has none of its own; give policy.checkpoint=FOLDER")
+        given.dtype(dtype)
+        given.number("policy.initial_log_std", initial_log_std, given.LOG_STDS, "the logarithm of a spread, of which 1 is half the statistics' range")
         folder = loading.read_folder(checkpoint, ("tokenizer.json",) if instructions else (), base)
         config = folder.config
-        given = {PROMPT_LENGTH_KEY: prompt_length, NORMALIZATION_KEY: normalization, CAMERAS_KEY: None if cameras is None else list(cameras), CHUNK_KEY: _agreed(config, chunk)}
-        config.update({key: value for key, value in given.items() if value is not None})
+        _said(config, PROMPT_LENGTH_KEY)
+        told = {PROMPT_LENGTH_KEY: prompt_length, NORMALIZATION_KEY: normalization, CAMERAS_KEY: _renamed(config, cameras), CHUNK_KEY: _agreed(config, chunk)}
+        config.update({key: value for key, value in told.items() if value is not None})
         files = components.find(folder.path)
         cls = cls.kind(head, files)
         found = components.read({name: file for name, file in files.items() if name in cls.COMPONENTS and (name, proprio) != (components.PROPRIO, False)}, folder.path)
         codec = ActionCodec(folder.statistics, unnorm_key, config.get(NORMALIZATION_KEY))
+        _check_components(found, codec)
         prompts = Prompts.from_folder(folder.path, vocabulary_of(config), config.get(PROMPT_LENGTH_KEY))
         with torch.device("meta"):
             policy = cls(config, codec, ImagePath.from_config(folder.preprocessor), prompts, state=_state_codec(folder, codec, found, proprio), film=found.film,
@@ -92,13 +98,16 @@ class VLA(Network, ABC):
         policy.materialise(dtype, device)
         if policy.value_head is not None:
             policy.value_head.reset()
-        loading.load_weights(policy, folder.weights, optional=("value_head.", *components.APART))
+        loading.load_weights(policy, folder.weights, optional=("value_head.", *components.APART), check=folder.require_base)
         policy.load_components(found, initial_log_std)
         adapters.attach(policy, lora, folder)
         return policy
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write a folder that `from_pretrained` loads to the same numbers: whole weights, or adapters and heads alone where there are adapters."""
+        """Write a folder that `from_pretrained` loads to the same numbers: whole weights, or adapters and heads alone where there are adapters.
+
+        Of a checkpoint that lies there, what this policy does not have is taken away. Raises CheckpointError where that would be the base of its adapters."""
+        adapters.require_elsewhere(folder, self)
         adapted = adapters.attached(self)
         config = self.config if adapted else loading.declaring(self.config, self.language_model.lm_head.weight.dtype)
         texts = {loading.CONFIG: config, loading.STATISTICS: self.statistics, loading.PREPROCESSOR: self.preprocessor}
@@ -121,11 +130,11 @@ class VLA(Network, ABC):
 
     @classmethod
     def cameras_of(cls, config: Mapping, key: str) -> tuple[str, ...]:
-        """The cameras that it looks at, in order. Raises ValueError where config.json says how many, and they are not so many."""
-        count = config.get(IMAGES_KEY)
-        named = tuple(config[CAMERAS_KEY] if CAMERAS_KEY in config else platform_of(key).cameras[: count or 1])
-        if not named or count not in (None, len(named)):
-            raise ValueError(f"policy.cameras: found {list(named)}, wanted {f'{count}, as config.json says ({IMAGES_KEY})' if count else 'at least one'}; name them in the order of training, as in policy.cameras=[agentview,wrist]")
+        """The cameras that it looks at, in order. Raises ValueError where they are no list of names, or config.json says how many and they are not so many."""
+        count = _said(config, IMAGES_KEY)
+        named = given.cameras("policy.cameras", config[CAMERAS_KEY] if CAMERAS_KEY in config else platform_of(key).cameras[: count or 1])
+        if count not in (None, len(named)):
+            raise ValueError(f"policy.cameras: found {list(named)}, wanted {count}, as config.json says ({IMAGES_KEY}); name them in the order of training, as in policy.cameras=[agentview,wrist]")
         return named
 
     def load_components(self, found: Components, initial_log_std: float) -> None:
@@ -136,24 +145,27 @@ class VLA(Network, ABC):
     def prepare(self, observation: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
         """-> pixels [b, n, h, w, 3] uint8 of n cameras, prompt_ids [b, S] int64, prompt_mask [b, S] bool, and where it reads it state [b, s]
         float32, normalised; on the CPU. Raises ValueError naming what is not there, or is of another kind or size."""
-        pixels = np.stack([self.images.pixels(_picture(observation, camera)) for camera in self.spec.cameras], axis=1)
-        prompt_ids, prompt_mask = self.prompts(observation["instruction"])
+        pixels = np.stack([self.images.pixels(pictures) for pictures in given.pictures(observation, self.spec.cameras)], axis=1)
+        prompt_ids, prompt_mask = self.prompts(given.instructions(observation, len(pixels)))
         inputs = {"pixels": torch.from_numpy(pixels), "prompt_ids": prompt_ids, "prompt_mask": prompt_mask}
         if self.state is not None:
-            if "state" not in observation:
-                raise ValueError(f"observation: found {', '.join(sorted(observation))}, wanted 'state' [b, {self.state.dims}]: the checkpoint has a proprio projector; use an env that gives it")
-            inputs["state"] = torch.from_numpy(self.state.encode(observation["state"]))
+            inputs["state"] = torch.from_numpy(self.state.encode(given.state(observation, len(pixels), self.state.dims)))
         return inputs
 
     @torch.no_grad()
     def act(self, observation: Mapping[str, np.ndarray], noise: np.ndarray | None) -> ActionChunk:
-        """noise: [b, L] float64 in (0, 1), or None for the greedy choice. Actions are in the env's convention."""
+        """noise: [b, L] float64 inside (0, 1), or None for the greedy choice. Actions are in the env's convention.
+
+        Raises ValueError as `prepare`, for noise of another size or with an end of (0, 1) in it, and where what comes out is not finite.
+        """
         inputs = self.prepare(observation)
-        choices, logprobs, values = self._sample(inputs, noise)
-        choices = choices.cpu()
+        choices, logprobs, values = self._sample(inputs, given.noise(noise, len(inputs["pixels"]), self.tokens))
+        choices, logprobs = choices.cpu(), logprobs.cpu()
         actions = self._decoded(choices.view(-1, self.spec.chunk, self.spec.action_dims).numpy())
+        for name, found in (("log-probabilities", logprobs), ("actions", actions)):
+            given.finite(f"policy={self.NAME}: {name}", found, "the weights hold, or overflow to, what is no number: load them again, or take an earlier checkpoint")
         values = None if values is None else values.cpu()
-        return ActionChunk(choices, logprobs.cpu(), torch.ones_like(choices, dtype=torch.bool), actions, values, inputs)
+        return ActionChunk(choices, logprobs, torch.ones_like(choices, dtype=torch.bool), actions, values, inputs)
 
     def evaluate(self, inputs: dict[str, torch.Tensor], choices: torch.Tensor, distribution: bool = False) -> TokenStats:
         """inputs as `prepare` gives them, choices [n, L] -> TokenStats with gradient; `distribution` adds [n, L, 256] log-probabilities."""
@@ -186,12 +198,50 @@ class VLA(Network, ABC):
             raise ValueError(f"inputs 'pixels': found {pixels.shape[1]} cameras, wanted {len(self.spec.cameras)} ({', '.join(self.spec.cameras)}); prepare the inputs with this policy")
         return normalise(pixels, self.images.means, self.images.stds), prompt_ids, prompt_mask
 
+    def _check_length(self, cameras: int) -> None:
+        """Raises ValueError for prompts that leave the sequence longer than the language model's positions."""
+        others = cameras * self.vision_backbone.featurizer.pos_embed.shape[1] + (self.state is not None) + self.tokens + 1
+        positions = self.language_model.model.config.max_position_embeddings
+        if self.prompts.length > positions - others:
+            raise ValueError(f"policy.prompt_length: found {self.prompts.length}, wanted 1 to {positions - others}: the language model has {positions} positions (config.json: max_position_embeddings), and pictures, state and actions take {others}")
+
+
+def _said(config: Mapping, key: str) -> int | None:
+    """A count of config.json; None where it says none. Raises ValueError for what is no whole number above 0."""
+    return None if config.get(key) is None else given.whole(f"config.json: {key}", config[key], "copy the whole checkpoint folder again")
+
 
 def _agreed(config: Mapping, chunk: int | None) -> int | None:
-    """C as the loader was told. Raises ValueError where that is no whole number above 0, or the config says another."""
-    if chunk is not None and (not isinstance(chunk, int) or chunk < 1 or config.get(CHUNK_KEY, chunk) != chunk):
-        raise ValueError(f"policy.chunk: found {chunk}, wanted {config.get(CHUNK_KEY, 'a whole number above 0')}{', as config.json says; leave policy.chunk out' if CHUNK_KEY in config else ''}")
+    """C as the loader was told. Raises ValueError where that, or what config.json says, is no whole number above 0, or they are two."""
+    said = _said(config, CHUNK_KEY)
+    if chunk is not None:
+        given.whole("policy.chunk", chunk, "leave it out for the checkpoint's own, or the robot's")
+    if chunk is not None and said not in (None, chunk):
+        raise ValueError(f"policy.chunk: found {chunk}, wanted {said}, as config.json says; leave policy.chunk out")
     return chunk
+
+
+def _renamed(config: Mapping, cameras: Sequence[str] | None) -> list[str] | None:
+    """The cameras as the loader was told: envs name them differently, but there are as many. Raises ValueError where there are not."""
+    said = given.cameras(f"config.json: {CAMERAS_KEY}", config[CAMERAS_KEY]) if CAMERAS_KEY in config else None
+    if cameras is None:
+        return None
+    named = given.cameras("policy.cameras", cameras)
+    if said is not None and len(said) != len(named):
+        raise ValueError(f"policy.cameras: found {list(named)}, wanted {len(said)}, as config.json says ({CAMERAS_KEY}: {list(said)}): it was made for so many; name the env's in the same order, or leave policy.cameras out")
+    return list(named)
+
+
+def _check_components(found: Components, codec: ActionCodec) -> None:
+    """Raises ValueError for a tensor that is not finite, or a regression head of other actions than the statistics'."""
+    for component, tensors in found.tensors.items():
+        for name, tensor in tensors.items():
+            given.finite(f"{found.files[component]}: {name}", tensor, "copy the whole checkpoint folder again")
+    if found.log_std is not None:
+        given.finite(f"{components.LOG_STD}: log_std", found.log_std, "delete the file to start the spread anew")
+    last = found.tensors.get(components.HEAD, {}).get("model.fc2.weight")
+    if last is not None and last.dim() == 2 and len(last) != codec.dims:
+        raise loading.CheckpointError(f"{loading.STATISTICS}: action statistics {codec.key!r} have {codec.dims} dims, wanted {len(last)}, as many as {found.files[components.HEAD].name} gives; give the statistics of its training (policy.unnorm_key chooses among them)")
 
 
 def _state_codec(folder: loading.Folder, codec: ActionCodec, found: Components, proprio: bool | None) -> StateCodec | None:
@@ -202,16 +252,5 @@ def _state_codec(folder: loading.Folder, codec: ActionCodec, found: Components, 
         return None
     state = StateCodec(folder.statistics, codec.key, folder.config.get(NORMALIZATION_KEY))
     if state.dims != found.state:
-        raise loading.CheckpointError(f"{found.files[components.PROPRIO]}: found a projector of {found.state} numbers, wanted {state.dims}, as many as the proprio statistics {state.key!r} have")
+        raise loading.CheckpointError(f"{found.files[components.PROPRIO]}: found a projector of {found.state} numbers, wanted {state.dims}, as many as the proprio statistics {state.key!r} have ({loading.STATISTICS}); give the two of one training")
     return state
-
-
-def _picture(observation: Mapping[str, np.ndarray], camera: str) -> np.ndarray:
-    """[b, H, W, 3] uint8."""
-    name = f"images/{camera}"
-    if name not in observation:
-        raise ValueError(f"observation: found {', '.join(sorted(observation))}, wanted {name!r}; policy.cameras names the cameras of the env")
-    picture = np.asarray(observation[name])
-    if picture.dtype != np.uint8 or picture.ndim != 4 or picture.shape[-1] != 3:
-        raise ValueError(f"observation {name!r}: found {picture.dtype} {list(picture.shape)}, wanted uint8 [b, H, W, 3], the pixels as the camera gives them (0 to 255, channels last)")
-    return picture

@@ -1,6 +1,8 @@
 """OpenVLAOFT and OpenVLA as Policies, on a freshly made small checkpoint of the true layout, which either can read; and OpenVLA-OFT with the L1
 head, two cameras and the state, on one of its own."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -120,6 +122,70 @@ def test_the_temperature_divides_the_logits_and_not_the_log_probs(token_kind, fo
 def test_a_temperature_of_zero_is_refused(kind, own):
     with pytest.raises(ValueError, match="temperature"):
         kind.from_pretrained(own, temperature=0.0)
+
+
+@pytest.mark.parametrize(
+    "setting, said",
+    [
+        ({"dtype": "float99"}, "policy.dtype: found 'float99', wanted one of float32, bfloat16, float64"), ({"dtype": "int8"}, "policy.dtype"), ({"dtype": 5}, "policy.dtype"),
+        ({"dtype": "float16"}, "float16 overflows"), ({"temperature": 1e-30}, "policy.temperature: found 1e-30, wanted a number from 0.001 to 1000"),
+        ({"temperature": float("inf")}, "policy.temperature"), ({"temperature": float("nan")}, "policy.temperature"), ({"temperature": "hot"}, "policy.temperature"),
+        ({"initial_log_std": 1000.0}, "policy.initial_log_std: found 1000.0, wanted a number from -20 to 5"), ({"initial_log_std": -1000}, "policy.initial_log_std"),
+        ({"prompt_length": 0}, "policy.prompt_length: found 0, wanted a whole number above 0"), ({"prompt_length": -3}, "policy.prompt_length"), ({"prompt_length": 2.5}, "policy.prompt_length"),
+        ({"cameras": "front"}, "policy.cameras: found 'front', wanted a list"), ({"cameras": ["front", "front"]}, "each of them once"), ({"cameras": []}, "at least one name"), ({"cameras": [1]}, "policy.cameras"),
+    ],
+)  # fmt: skip
+def test_a_setting_that_cannot_be_is_refused_by_its_key(kind, own, setting, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        kind.from_pretrained(own, **setting)
+
+
+def test_a_prompt_is_as_long_as_the_language_models_positions_allow_beside_the_rest(kind, own):
+    # 2048 positions; 4 patches per camera, the state's token, C * 7 actions and one more: 4 + 56 + 1, 4 + 7 + 1, 8 + 1 + 56 + 1
+    longest = 2048 - {OpenVLAOFT: 61, OpenVLA: 12, OpenVLAOFTL1: 66}[kind]
+    assert kind.from_pretrained(own, prompt_length=longest).prompts.length == longest
+    with pytest.raises(ValueError, match=f"policy.prompt_length: found {longest + 1}, wanted 1 to {longest}:"):
+        kind.from_pretrained(own, prompt_length=longest + 1)
+
+
+@pytest.mark.parametrize(
+    "changed, said",
+    [
+        ({"instruction": INSTRUCTIONS[:1]}, "'instruction': found ['pick"), ({"instruction": "ab"}, "'instruction': found 'ab', wanted a list of 2 texts"),
+        ({"instruction": ["push", None]}, "found ['push', None], wanted a list of 2 texts"), ({"instruction": None}, "'instruction': found None"), ({"images/agentview": np.zeros((0, 32, 32, 3), np.uint8), "images/wrist": np.zeros((0, 32, 32, 3), np.uint8)}, "at least one row"),
+        ({"images/agentview": np.zeros((2, 0, 0, 3), np.uint8)}, "'images/agentview': found uint8 [2, 0, 0, 3], wanted"),
+    ],
+)  # fmt: skip
+def test_an_observation_that_is_not_of_one_batch_is_refused_by_name(policy, changed, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        policy.act({**observation(2), **changed}, None)
+
+
+def test_an_observation_without_an_instruction_is_refused_by_name(policy):
+    observed = observation(2)
+    del observed["instruction"]
+    with pytest.raises(ValueError, match="wanted 'instruction'"):
+        policy.act(observed, None)
+
+
+@pytest.mark.parametrize("end", [0.0, 1.0, np.nan])
+def test_noise_with_an_end_in_it_is_refused_with_its_place(policy, end):
+    uniform = noise(policy, 2)
+    uniform[1, 3] = end
+    with pytest.raises(ValueError, match=f"noise: found {end} in row 1, token 3, wanted uniforms inside"):
+        policy.act(observation(2), uniform)
+
+
+def test_noise_of_another_size_is_refused_with_both(policy):
+    with pytest.raises(ValueError, match=rf"noise: found float64 \[2, {policy.tokens - 1}\], wanted \[2, {policy.tokens}\]"):
+        policy.act(observation(2), noise(policy, 2)[:, 1:])
+
+
+def test_weights_that_are_no_numbers_are_refused_instead_of_acted_on(kind, own):
+    policy = kind.from_pretrained(own)
+    torch.nn.init.constant_(policy.projector.fc1.weight, float("nan"))
+    with pytest.raises(ValueError, match="log-probabilities: found nan" if policy.spec.distribution else "(log-probabilities|actions): found nan"):
+        policy.act(observation(2), None)
 
 
 def test_training_mode_changes_no_bit(policy):

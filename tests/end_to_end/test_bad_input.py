@@ -66,6 +66,19 @@ def test_what_cannot_be_or_would_do_nothing_is_refused_by_its_key(argument: str,
     assert not list(tmp_path.glob("*/*/run.json"))
 
 
+VLA = [*TOY, "env.action=continuous", "env.gripper=open_-1_close_+1", "policy=openvla_oft"]
+
+
+@pytest.mark.parametrize(
+    "argument",
+    ["policy.dtype=float99", "policy.dtype=float16", "policy.dtype=complex64", "policy.temperature=1e-30", "policy.initial_log_std=1000", "policy.prompt_length=5000", "policy.prompt_length=-3", "policy.prompt_length=0",
+     "policy.cameras=front", "policy.cameras=[front,front]", "env.cameras=[front,wrist]"],
+)  # fmt: skip
+def test_what_a_vla_cannot_be_is_refused_by_its_key_before_a_run_is_made(argument: str, capsys, tmp_path: Path) -> None:
+    assert f"{argument.split('=')[0]}: found" in refused(capsys, [*VLA, argument, f"output={tmp_path}"])
+    assert not list(tmp_path.glob("*/*"))
+
+
 def test_a_filter_that_no_group_could_pass_is_refused(capsys, tmp_path: Path) -> None:
     assert "lower=1" in refused(capsys, [*TOY, "algorithm.lower=1", "algorithm.upper=0", f"output={tmp_path}"])
 

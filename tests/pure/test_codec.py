@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from policies.codec import CENTRES, ActionCodec, centres, discretise, gripper_to_env, gripper_to_model, resolve_key
+from policies.codec import CENTRES, ActionCodec, StateCodec, centres, discretise, gripper_to_env, gripper_to_model, resolve_key
 
 MASK = [True] * 3 + [False] * 4
 SPATIAL = {"action": {"q01": [-0.5, 0.0, -1.0, 0, 0, 0, 0], "q99": [0.5, 2.0, 1.0, 0, 0, 0, 1], "mask": MASK}}
@@ -106,6 +106,42 @@ def test_no_statistics_at_all_is_an_error_and_never_raw_actions():
 def test_min_and_max_do_not_stand_in_for_the_quantiles():
     with pytest.raises(ValueError, match="q01"):
         ActionCodec({"suite": {"action": {"min": [0] * 7, "max": [1] * 7}}})
+
+
+@pytest.mark.parametrize(
+    "changed, said",
+    [
+        ({"q01": [float("nan"), 0.0]}, "q01: found nan at [0] of [2], wanted finite numbers"), ({"q99": [1.0, float("inf")]}, "q99: found inf at [1] of [2]"),
+        ({"q01": [None, None]}, "q01: found [None, None], wanted a list of numbers"), ({"q01": ["a", "b"]}, "q01: found ['a', 'b']"), ({"q01": [[-1.0], [-1.0]]}, "q01: found [[-1.0], [-1.0]]"),
+        ({"q01": 1.0}, "q01: found 1.0"), ({"q01": [], "q99": [], "mask": []}, "q01: found []"), ({"q01": [True, False]}, "q01: found [True, False]"), ({"q01": [0.0]}, "1, 2 and 2 dims, wanted one length"),
+        ({"mask": ["true", "false"]}, "mask: found ['true', 'false'], wanted a list of true"), ({"mask": True}, "mask: found True"),
+        ({"q01": [2.0, 0.0]}, "q01: found 2.0 above q99 1.0 in dim 0"),
+    ],
+)  # fmt: skip
+def test_statistics_that_would_make_no_action_are_refused_by_name(changed, said):
+    with pytest.raises(ValueError) as error:
+        ActionCodec({"toy": {"action": {"q01": [-1.0, 0.0], "q99": [1.0, 1.0], "mask": [True, False], **changed}}})
+    assert said in str(error.value) and "action statistics 'toy'" in str(error.value)
+
+
+@pytest.mark.parametrize("found", [[1], {"toy": [1]}, {"toy": {"action": [1]}}, {"toy": None}])
+def test_statistics_of_another_form_are_refused_as_those_of_their_file(found):
+    with pytest.raises(ValueError, match="dataset_statistics.json.* found .*, wanted"):
+        ActionCodec(found)
+
+
+def test_a_dim_that_never_moves_and_one_that_is_not_scaled_may_stand_as_they_like():
+    # equal ends: 0.5 (x + 1) 1e-8 + 0.25 = 0.25; the second is passed through, though its ends are turned
+    still = ActionCodec({"my_arm": {"action": {"q01": [0.25, 1.0], "q99": [0.25, 0.0], "mask": [True, False]}}})
+    np.testing.assert_allclose(still.unnormalise(np.array([0.7, 0.7])), [0.25, 0.7], atol=1e-7)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_state_that_is_no_finite_number_is_refused_with_its_place(bad):
+    state = np.zeros((3, 2))
+    state[2, 1] = bad
+    with pytest.raises(ValueError, match=rf"observation 'state': found {bad} at \[2, 1\] of \[3, 2\]"):
+        StateCodec({"toy": {"proprio": {"q01": [0, 0], "q99": [1, 1]}}}).encode(state)
 
 
 def test_statistics_survive_json():

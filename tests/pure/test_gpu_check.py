@@ -78,10 +78,58 @@ def test_a_section_that_fails_is_reported_and_the_others_are_kept(monkeypatch, c
     assert found["sections"]["whole"]["rate"] == 3 and not found["passed"]
 
 
-def test_what_there_is_no_time_for_is_left_out_with_a_note_and_is_no_failure(monkeypatch, capsys):
-    monkeypatch.setattr(gpu_check, "sections", lambda tiny: {"late": (0.0, lambda bench: {"rate": 3})})
-    assert gpu_check.main(["--tiny", "--seconds", "-1"]) == 0
-    assert "skipped" in json.loads(capsys.readouterr().out)["sections"]["late"]
+def test_what_there_is_no_time_for_is_left_out_with_a_note():
+    bench = gpu_check.Bench("cpu", True, 60.0, 0.0, None)  # its end is long ago
+    assert "s left" in gpu_check.section(bench, 0.0, lambda bench: {"rate": 3})["skipped"]
+
+
+def test_a_speed_that_was_not_measured_is_listed_and_is_no_failure():
+    found = {"parity": {"failed": []}, "loop": {"failed": []}, "act 7b": {"skipped": "12 s left"}, "learn 7b": {"microbatch 32": {"skipped": "out of memory"}, "rank": 32}}
+    assert gpu_check.verdict(found, tuple(found)) == {"passed": True, "skipped": {"act 7b": "12 s left", "learn 7b / microbatch 32": "out of memory"}}
+
+
+@pytest.mark.parametrize(
+    "found, asked",
+    [
+        ({"parity": {"skipped": "3 s left"}, "loop": {}, "act tiny": {}}, ("parity", "loop", "act tiny")),
+        ({"parity": {}, "loop": {"skipped": "found 1.0 GB free"}, "act tiny": {}}, ("parity", "loop", "act tiny")),
+        ({"act tiny": {}}, ("parity", "loop", "act tiny")),  # the run ended early
+        ({"act tiny": {"skipped": "3 s left"}}, ("act tiny",)),  # nothing was measured
+        ({"parity": {"failed": ["float32 logits"]}, "loop": {}}, ("parity", "loop")),
+    ],
+)  # fmt: skip
+def test_a_check_that_has_judged_or_measured_nothing_has_not_passed(found, asked):
+    assert gpu_check.verdict(found, asked)["passed"] is False
+
+
+def test_a_run_without_time_for_parity_exits_with_1_and_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(gpu_check, "sections", lambda tiny: {"parity": (0.0, lambda bench: {}), "act tiny": (0.0, lambda bench: {})})
+    assert gpu_check.main(["--tiny", "--seconds", "1e-9"]) == 1
+    said = capsys.readouterr()
+    assert list(json.loads(said.out)["skipped"]) == ["parity", "act tiny"] and "skipped: parity" in said.err
+
+
+def test_what_only_leaves_out_is_in_the_report(monkeypatch, capsys):
+    monkeypatch.setattr(gpu_check, "sections", lambda tiny: {"parity": (0.0, lambda bench: {}), "act tiny": (0.0, lambda bench: {})})
+    assert gpu_check.main(["--tiny", "--only", "act tiny"]) == 0
+    assert json.loads(capsys.readouterr().out)["not_asked"] == ["parity"]
+
+
+@pytest.mark.parametrize("argument", ["--seconds=0", "--seconds=-1", "--seconds=nan", "--seconds=soon", "--peak-tflops=0"])
+def test_a_number_that_cannot_be_is_refused_by_its_name(argument, capsys):
+    with pytest.raises(SystemExit):
+        gpu_check.main(["--tiny", argument])
+    said = capsys.readouterr().err
+    assert argument.split("=")[0] in said and "wanted a number above 0" in said
+
+
+@pytest.mark.parametrize("out", ["nowhere/report.json", "."])
+def test_a_report_that_cannot_be_written_is_refused_before_anything_runs(out, tmp_path, monkeypatch, capsys):
+    ran = []
+    monkeypatch.setattr(gpu_check, "sections", lambda tiny: {"parity": (0.0, lambda bench: ran.append(1) or {})})
+    with pytest.raises(SystemExit):
+        gpu_check.main(["--tiny", "--out", str(tmp_path / out)])
+    assert "--out: found" in capsys.readouterr().err and not ran
 
 
 def test_a_layer_that_cannot_be_compiled_is_reported_and_is_no_failure(monkeypatch):

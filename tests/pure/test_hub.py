@@ -160,6 +160,95 @@ def test_a_folder_without_a_tensor_is_refused_and_not_filled_with_random_numbers
         read(tmp_path)
 
 
+def copy_of_tiny(folder, **tensors):
+    for file in TINY.glob("*.json"):
+        shutil.copy(file, folder)
+    save_file(load_file(TINY / "model.safetensors") | tensors, folder / "model.safetensors")
+    return folder
+
+
+def test_a_misshapen_tensor_is_refused_with_both_shapes(tmp_path):
+    with pytest.raises(CheckpointError, match=r"misshapen projector.fc3.bias: found \(5,\), wanted \(32,\)"):
+        read(copy_of_tiny(tmp_path, **{"projector.fc3.bias": torch.zeros(5)}))
+
+
+def test_a_config_of_fewer_layers_than_the_weights_is_refused(tmp_path):
+    copy_of_tiny(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"text_config": config["text_config"] | {"num_hidden_layers": 1}}))
+    with pytest.raises(CheckpointError, match="9 tensors do not fit.*\n.*extra language_model.model.layers.1."):
+        read(tmp_path)
+
+
+def test_quantised_weights_are_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="projector.fc3.bias is I8"):
+        read(copy_of_tiny(tmp_path, **{"projector.fc3.bias": torch.zeros(32, dtype=torch.int8)}))
+
+
+@pytest.mark.parametrize("places", [[], {"a": 5}])
+def test_an_index_that_names_no_files_is_refused(tmp_path, places):
+    (copy_of_tiny(tmp_path) / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    with pytest.raises(CheckpointError, match="wanted {tensor: name of a file beside it}"):
+        read(tmp_path)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match="found no folder .*nowhere"):
+        policies.checkpoints.hub.OpenVLAForActionPrediction.from_pretrained(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("sizes", [("1MB", "5GB"), ("5GB", "1MB"), ("1MB", "2MB")], ids=["shards, then one file", "one file, then shards", "other shards"])
+def test_a_folder_that_is_saved_over_holds_the_last_weights_alone(tmp_path, sizes):
+    copy_of_tiny(tmp_path)
+    for size in sizes:
+        model = read(tmp_path)
+        with torch.no_grad():
+            model.projector.fc1.bias.add_(1)
+        model.save_pretrained(tmp_path, max_shard_size=size)
+    assert torch.equal(read(tmp_path).projector.fc1.bias, model.projector.fc1.bias)
+    index = tmp_path / "model.safetensors.index.json"
+    named = set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else {"model.safetensors"}
+    assert {file.name for file in tmp_path.glob("*.safetensors")} == named
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A folder with every component: L1 head, state, FiLM and a spread."""
+    statistics = {"toy": STATISTICS["toy"] | {"proprio": {"q01": [-1.0] * 3, "q99": [1.0] * 3}}}
+    return create_checkpoint(tmp_path_factory.mktemp("l1"), ["push the plate"], statistics, sizes={**SMALL, "head": "l1", "state": True, "film": True})
+
+
+def test_heads_and_film_are_said_to_be_unused_and_are_taken_along(whole, tmp_path, capsys):
+    model = read(whole)
+    said = capsys.readouterr().out
+    model.save_pretrained(tmp_path)
+    names = ["action_head--0_checkpoint.pt", "proprio_projector--0_checkpoint.pt", "vision_backbone--0_checkpoint.pt", "log_std.safetensors"]
+    assert all(name in said and (tmp_path / name).read_bytes() == (whole / name).read_bytes() for name in names)
+    found, wanted = (OpenVLAOFT.from_pretrained(folder).state_dict() for folder in (tmp_path, whole))
+    assert found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_a_model_saved_in_its_own_folder_keeps_the_components(whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "own")
+    read(tmp_path / "own").save_pretrained(tmp_path / "own")
+    assert OpenVLAOFT.from_pretrained(tmp_path / "own").vision_backbone.film
+
+
+def test_components_that_are_gone_are_named_before_anything_is_written(whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "own")
+    model = read(tmp_path / "own")
+    (tmp_path / "own" / "action_head--0_checkpoint.pt").unlink()
+    with pytest.raises(CheckpointError, match="found no .*action_head--0_checkpoint.pt any more"):
+        model.save_pretrained(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_components_of_another_model_are_named_where_a_model_is_saved_beside_them(whole, tmp_path, capsys):
+    shutil.copytree(whole, tmp_path / "own")
+    read(TINY).save_pretrained(tmp_path / "own")
+    assert "action_head--0_checkpoint.pt, proprio_projector--0_checkpoint.pt, vision_backbone--0_checkpoint.pt were there before" in capsys.readouterr().out
+
+
 def test_a_folder_of_adapters_alone_names_what_reads_it(tmp_path):
     OpenVLAOFT.from_pretrained(TINY, lora={"rank": 2}).save_pretrained(tmp_path)
     with pytest.raises(CheckpointError, match="model.safetensors.*PeftModel"):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText
@@ -210,6 +211,88 @@ def test_a_base_of_another_size_names_the_tensors(saved, tmp_path):
         OpenVLAOFT.from_pretrained(saved[1], base=other)
 
 
+@pytest.fixture
+def rebased(saved, tmp_path):
+    """(a copy of the folder of adapters, the copy of the base that it names); the base may be changed."""
+    shutil.copytree(TINY, tmp_path / "base")
+    folder = elsewhere(saved[1], tmp_path / "copy")
+    file = folder / "lora_adapter" / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": str(tmp_path / "base")}))
+    return folder, tmp_path / "base"
+
+
+def change_one_tensor(base):
+    tensors = load_file(base / "model.safetensors")
+    tensors["projector.fc2.weight"] = tensors["projector.fc2.weight"].flip(0)
+    save_file(tensors, base / "model.safetensors")
+
+
+def test_a_base_that_has_changed_since_is_refused_with_the_way_out(rebased):
+    folder, base = rebased
+    change_one_tensor(base)
+    with pytest.raises(CheckpointError, match="other weights in the base.*policy.base=FOLDER"):
+        OpenVLAOFT.from_pretrained(folder)
+
+
+def test_adapters_whose_base_has_changed_are_not_exported(rebased, tmp_path, capsys):
+    folder, base = rebased
+    change_one_tensor(base)
+    assert export.main([f"checkpoint={folder}", f"out={tmp_path / 'plain'}"]) == 1
+    assert "other weights in the base" in capsys.readouterr().err and not (tmp_path / "plain").exists()
+
+
+def test_the_same_base_in_shards_is_the_same(rebased):
+    folder, base = rebased
+    AutoModelForImageTextToText.from_pretrained(base).save_pretrained(base, max_shard_size="1MB")
+    assert lora.attached(OpenVLAOFT.from_pretrained(folder))
+
+
+def test_adapters_that_name_no_fingerprint_load_as_before(rebased):
+    folder, base = rebased
+    change_one_tensor(base)
+    (folder / "lora_adapter" / "base.json").unlink()
+    assert lora.attached(OpenVLAOFT.from_pretrained(folder))
+
+
+@pytest.mark.parametrize("link", [False, True], ids=["the folder", "a link to it"])
+def test_adapters_are_not_saved_in_place_of_their_base(tmp_path, link):
+    base = tmp_path / "base"
+    shutil.copytree(TINY, base)
+    policy = adapted(base)
+    if link:
+        (tmp_path / "link").symlink_to(base)
+    with pytest.raises(CheckpointError, match="found the base of these adapters"):
+        policy.save_pretrained(tmp_path / "link" if link else base)
+    assert (base / "model.safetensors").read_bytes() == (TINY / "model.safetensors").read_bytes()
+
+
+def test_adapters_may_be_saved_over_themselves(rebased):
+    folder, _ = rebased
+    OpenVLAOFT.from_pretrained(folder, value_head=True).save_pretrained(folder)
+    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    OpenVLAOFT.from_pretrained(folder, value_head=True).save_pretrained(folder)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == files
+
+
+def test_whole_weights_saved_over_adapters_leave_none(rebased, base, capsys):
+    folder, _ = rebased
+    base.save_pretrained(folder)
+    again = OpenVLAOFT.from_pretrained(folder)
+    assert not lora.attached(again) and "not applied again" not in capsys.readouterr().out
+    assert torch.equal(logits(again), logits(base))
+
+
+def test_adapters_saved_over_a_policy_with_other_parts_come_back(saved, tmp_path):
+    other = create_checkpoint(tmp_path / "l1", ["push"], STATISTICS, sizes={**SMALL, "head": "l1"})
+    saved[0].save_pretrained(other)
+    assert_equal_to_the_bit(OpenVLAOFT.from_pretrained(other, value_head=True).state_dict(), saved[0].state_dict())
+
+
+def test_a_rank_above_a_layers_smaller_side_is_refused_with_the_layer():
+    with pytest.raises(ValueError, match=r"lora.rank: found 100000, wanted at most 32, the smaller side of \S+;"):
+        OpenVLAOFT.from_pretrained(TINY, lora={"rank": 100_000})
+
+
 def test_adapters_beside_whole_weights_are_in_them_already(saved, tmp_path, capsys, base):
     # as published OFT folders are: the weights of TINY stand for merged ones
     shutil.copytree(saved[1], tmp_path / "both")
@@ -316,6 +399,66 @@ def test_a_run_that_is_resumed_ends_with_the_same_bits(run, tmp_path):
     assert train.main([f"resume={cut}"]) == 0
     for name in ("policy", "optimizer"):
         assert_equal_to_the_bit(*(checkpoint.load(path / "checkpoints" / "step_2")[0][name] for path in (cut, folder)))
+
+
+def cut_short(folder, to, start):
+    """A copy of a run after its first iteration, that began from `start`."""
+    shutil.copytree(folder, to)
+    shutil.rmtree(to / "checkpoints" / "step_2")
+    (to / "summary.json").unlink()
+    text = (to / "config.yaml").read_text()
+    (to / "config.yaml").write_text(text.replace(OmegaConf.load(to / "config.yaml").policy.checkpoint, str(start)))
+    return to
+
+
+@pytest.fixture(scope="module")
+def start(run):
+    return Path(OmegaConf.load(run[1] / "config.yaml").policy.checkpoint)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "dataset_statistics.json"])
+def test_a_run_whose_start_has_changed_is_not_resumed(run, start, tmp_path, capsys, file):
+    shutil.copytree(start, tmp_path / "start")
+    create_checkpoint(tmp_path / "other", ["do the toy task", "push"], {"toy": {"action": {"q01": [-2.0] * 7, "q99": [1.0] * 7}}}, sizes=SMALL, seed=5)
+    shutil.copy(tmp_path / "other" / file, tmp_path / "start")
+    cut = cut_short(run[1], tmp_path / "toy" / "cut", tmp_path / "start")
+    assert train.main([f"resume={cut}"]) == 1
+    part = "the weights" if file == "model.safetensors" else file
+    assert f"other contents than {cut} began from: {part}; a run keeps its start" in capsys.readouterr().err
+    assert not (cut / "checkpoints" / "step_2").exists()
+
+
+def test_a_run_whose_start_has_moved_says_so_and_goes_on_where_it_is_told_the_place(run, start, tmp_path, capsys):
+    cut = cut_short(run[1], tmp_path / "toy" / "cut", tmp_path / "nowhere")
+    assert train.main([f"resume={cut}"]) == 1
+    assert f"resume={cut} policy.checkpoint=FOLDER" in capsys.readouterr().err
+    shutil.copytree(start, tmp_path / "moved")
+    assert train.main([f"resume={cut}", f"policy.checkpoint={tmp_path / 'moved'}"]) == 0
+    assert_equal_to_the_bit(trained(cut, 2), trained(run[1], 2))
+
+
+def test_a_run_that_does_not_say_what_it_began_from_keeps_its_place(run, start, tmp_path, capsys):
+    cut = cut_short(run[1], tmp_path / "toy" / "cut", start)
+    (cut / "start.json").unlink()
+    assert train.main([f"resume={cut}", f"policy.checkpoint={TINY}"]) == 1
+    assert "policy.checkpoint: the run in" in capsys.readouterr().err
+
+
+def test_a_run_that_began_from_adapters_goes_on_with_their_base_elsewhere(run, start, tmp_path):
+    before = run[1] / "checkpoints" / "step_1" / "policy"
+    arguments = [a for a in run[0] if not a.startswith(("policy.checkpoint", "output", "iterations"))]
+    train.train([*arguments, f"policy.checkpoint={before}", f"output={tmp_path / 'out'}", "iterations=1"])
+    made = next((tmp_path / "out").glob("*/*/run.json")).parent
+    shutil.copytree(start, tmp_path / "moved")
+    assert train.main([f"resume={made}", "iterations=2", f"policy.base={tmp_path / 'moved'}"]) == 0
+    said = json.loads((made / "checkpoints" / "step_2" / "policy" / "lora_adapter" / "adapter_config.json").read_text())
+    assert said["base_model_name_or_path"] == str(tmp_path / "moved")
+
+
+def test_an_export_does_not_go_into_a_checkpoint(run, capsys):
+    out = run[1] / "checkpoints" / "step_2" / "policy" / "new"
+    assert export.main([f"checkpoint={run[1]}", f"out={out}"]) == 1
+    assert "found it inside the checkpoint" in capsys.readouterr().err and not out.exists()
 
 
 def test_a_run_is_evaluated_and_exported_with_its_adapters(run, tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import shutil
 from pathlib import Path
 
@@ -128,6 +129,61 @@ def test_a_pickle_that_wants_to_run_code_is_refused_by_name_and_not_run(folder, 
     with pytest.raises(CheckpointError, match=rf"{HEAD}.*could run code.*posix.mkdir"):
         OpenVLAOFT.from_pretrained(folder)
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_half_a_file_is_refused_by_name_and_as_damage(folder, legacy):
+    torch.save(plain(folder / HEAD), folder / HEAD, _use_new_zipfile_serialization=not legacy)
+    content = (folder / HEAD).read_bytes()
+    (folder / HEAD).write_bytes(content[: len(content) // 2])
+    with pytest.raises(CheckpointError, match=f"{HEAD} is not whole"):
+        OpenVLAOFT.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("content", [bytes(range(256)), pickle.dumps({"a": 1}), b"hello\n", bytes(100)], ids=["random", "a pickle", "text", "zeros"])
+def test_what_torch_did_not_write_is_called_that_and_not_accused(folder, content):
+    (folder / HEAD).write_bytes(content)
+    with pytest.raises(CheckpointError, match=f"{HEAD} is no file as torch.save writes it") as error:
+        OpenVLAOFT.from_pretrained(folder)
+    assert "run code" not in str(error.value)
+
+
+def test_a_component_file_that_git_lfs_has_not_fetched_is_called_that(folder):
+    (folder / HEAD).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 5\n")
+    with pytest.raises(CheckpointError, match=f"{HEAD}: found a git-lfs pointer.*git lfs pull"):
+        OpenVLAOFT.from_pretrained(folder)
+
+
+def test_a_component_file_that_is_a_folder_is_called_that(folder):
+    (folder / HEAD).unlink()
+    (folder / HEAD).mkdir()
+    with pytest.raises(CheckpointError, match=f"{HEAD}: found a folder"):
+        OpenVLAOFT.from_pretrained(folder)
+
+
+def test_a_state_dict_with_numbers_for_names_is_refused_by_name(folder):
+    torch.save({0: torch.zeros(3)}, folder / HEAD)
+    with pytest.raises(CheckpointError, match=f"{HEAD}.*state dict"):
+        OpenVLAOFT.from_pretrained(folder)
+
+
+def test_a_quantised_component_is_refused_by_name(folder):
+    rewrite(folder / HEAD, lambda tensors: tensors.update({"module.model.fc2.bias": torch.zeros(7, dtype=torch.int8)}))
+    with pytest.raises(CheckpointError, match=f"{HEAD}: found module.model.fc2.bias is torch.int8"):
+        OpenVLAOFT.from_pretrained(folder)
+
+
+def test_a_discrete_policy_saved_over_an_l1_folder_comes_back_discrete(folder):
+    OpenVLAOFT.from_pretrained(TINY).save_pretrained(folder)
+    assert type(OpenVLAOFT.from_pretrained(folder)) is OpenVLAOFT
+
+
+def test_a_policy_without_state_and_film_saved_over_one_with_them_comes_back_without(tmp_path):
+    whole = create_checkpoint(tmp_path / "film", ["push the plate"], STATISTICS, sizes={**SIZES, "film": True})
+    bare = create_checkpoint(tmp_path / "bare", ["push the plate"], STATISTICS, sizes={**SIZES, "state": False})
+    OpenVLAOFT.from_pretrained(bare).save_pretrained(whole)
+    again = OpenVLAOFT.from_pretrained(whole)
+    assert again.proprio_projector is None and not again.vision_backbone.film
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 half"])

@@ -215,6 +215,69 @@ def test_an_l1_policy_refuses_to_give_a_distribution_over_tokens(toy):
         policy.evaluate(chunk.inputs, chunk.choices, distribution=True)
 
 
+# --- what it is given -----------------------------------------------------------------------------------------------------------------------
+
+
+def copied(toy, folder, component):
+    """A copy of the folder to spoil -> its component file, and what is in it."""
+    shutil.copytree(toy, folder, dirs_exist_ok=True)
+    file = folder / f"{component}--0_checkpoint.pt"
+    return file, torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize("component, name", [("action_head", "module.model.fc2.bias"), ("proprio_projector", "module.fc1.weight")])
+def test_a_component_that_holds_no_numbers_is_refused_with_file_and_tensor(toy, tmp_path, component, name):
+    file, tensors = copied(toy, tmp_path, component)
+    tensors[name].view(-1)[0] = float("nan")
+    torch.save(tensors, file)
+    with pytest.raises(ValueError, match=f"{component}--0_checkpoint.pt: {name.removeprefix('module.')}: found nan"):
+        OpenVLAOFT.from_pretrained(tmp_path)
+
+
+def test_statistics_of_another_number_of_dims_than_the_head_are_blamed_and_not_the_head(toy, tmp_path):
+    copied(toy, tmp_path, "action_head")
+    ends = {"q01": [-1.0] * 4, "q99": [1.0] * 4}
+    (tmp_path / "dataset_statistics.json").write_text(json.dumps({"libero_goal": {"action": ends, "proprio": STATISTICS["libero_goal"]["proprio"]}}))
+    with pytest.raises(ValueError, match="dataset_statistics.json: action statistics 'libero_goal' have 4 dims, wanted 7, as many as action_head"):
+        OpenVLAOFT.from_pretrained(tmp_path)
+
+
+def test_a_state_of_another_batch_than_the_pictures_is_refused(toy):
+    policy = OpenVLAOFT.from_pretrained(toy)
+    with pytest.raises(ValueError, match="'state': found 3 rows, wanted 2"):
+        policy.prepare({**observation(policy, 2), "state": np.zeros((3, 3))})
+
+
+def test_pictures_of_two_batches_are_refused(toy):
+    policy = OpenVLAOFT.from_pretrained(toy)
+    with pytest.raises(ValueError, match="found 2 rows of 'images/agentview', 1 rows of 'images/wrist', wanted as many of each"):
+        policy.prepare({**observation(policy, 2), "images/wrist": np.zeros((1, 32, 32, 3), np.uint8)})
+
+
+def test_a_prepared_state_that_is_no_number_is_refused_before_it_is_learned_from(toy):
+    policy = OpenVLAOFT.from_pretrained(toy)
+    inputs = policy.prepare(observation(policy, 2))
+    inputs["state"][1, 2] = float("nan")
+    with pytest.raises(ValueError, match=r"inputs 'state': found nan at \[1, 2\] of \[2, 3\]"):
+        policy.evaluate(inputs, torch.zeros(2, policy.tokens))
+
+
+@pytest.mark.parametrize("cameras", [["agentview"], ["agentview", "wrist", "side"]])
+def test_another_number_of_cameras_than_a_folder_names_is_refused_and_other_names_are_not(toy, cameras):
+    with pytest.raises(ValueError, match=rf"policy.cameras: found .*, wanted 2, as config.json says \(cameras: \['agentview', 'wrist'\]\)"):
+        OpenVLAOFT.from_pretrained(toy, cameras=cameras)
+    assert OpenVLAOFT.from_pretrained(toy, cameras=["front", "side"]).spec.cameras == ("front", "side")
+
+
+@pytest.mark.parametrize("key, value", [("cameras", "front"), ("cameras", ["front", "front"]), ("num_images_in_input", 0), ("num_images_in_input", "two"), ("num_actions_chunk", 0), ("prompt_length", 0)])
+def test_a_value_of_config_json_that_cannot_be_is_refused_with_file_and_key(toy, tmp_path, key, value):
+    copied(toy, tmp_path, "action_head")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, key: value}))
+    with pytest.raises(ValueError, match=f"config.json: {key}: found {value!r}".replace("[", r"\[")):
+        OpenVLAOFT.from_pretrained(tmp_path)
+
+
 # --- FiLM -----------------------------------------------------------------------------------------------------------------------------------
 
 

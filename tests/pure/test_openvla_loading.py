@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from policies.openvla_oft import OpenVLAOFT
-from policies.checkpoints import loading
+from policies.checkpoints import fingerprint, loading
 from policies.checkpoints.loading import CheckpointError
 
 TINY = Path(__file__).parents[1] / "fixtures" / "openvla_tiny"
@@ -138,6 +138,87 @@ def test_writing_into_a_folder_leaves_no_weights_of_before(tmp_path):
     loading.write_folder(tmp_path, policy, {}, {}, shard=2_000_000)
     loading.write_folder(tmp_path, policy, {}, {})
     assert [file.name for file in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_a_folder_that_is_written_over_keeps_what_is_not_of_a_checkpoint_and_nothing_else(folder, tmp_path):
+    L1 = {"action_head--0_checkpoint.pt", "log_std.safetensors", "vision_backbone--latest_checkpoint.pt", "lora_adapter/adapter_model.safetensors", "tokenizer.model", "model-00001-of-00002.safetensors"}
+    own = {"README.md", "model_of_mine.safetensors", "lora_adapter/README.md"}
+    (folder / "lora_adapter").mkdir()
+    for name in L1 | own:
+        (folder / name).write_text("of before")
+    OpenVLAOFT.from_pretrained(TINY).save_pretrained(folder)
+    found = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+    assert found == own | {"config.json", "dataset_statistics.json", "preprocessor_config.json", "model.safetensors"}
+
+
+@pytest.mark.parametrize("content", ["[]", "5", "null"])
+@pytest.mark.parametrize("name", ["config.json", "dataset_statistics.json", "preprocessor_config.json", "model.safetensors.index.json"])
+def test_json_that_is_no_object_is_refused_by_name(folder, name, content):
+    (folder / name).write_text(content)
+    with pytest.raises(CheckpointError, match=f"{name} holds a .*, wanted a json object"):
+        OpenVLAOFT.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("places", [[], {}, {"a": 5}, {"a": "../b"}])
+def test_an_index_that_names_no_files_is_refused_by_name(folder, places):
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    with pytest.raises(CheckpointError, match="index.json has weight_map=.*, wanted"):
+        OpenVLAOFT.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_git_lfs_pointer_is_called_that(folder, name):
+    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 5\n")
+    with pytest.raises(CheckpointError, match=f"{name}: found a git-lfs pointer.*git lfs pull"):
+        OpenVLAOFT.from_pretrained(folder)
+
+
+def test_quantised_weights_are_refused_and_not_read_as_numbers(folder):
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | {"projector.fc1.bias": tensors["projector.fc1.bias"].to(torch.int8)}, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match="projector.fc1.bias is I8, wanted one of"):
+        OpenVLAOFT.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [("num_attention_heads", 5, "not a multiple"), ("num_attention_heads", 0, "zero"), ("hidden_size", "wide", "expected int"), ("num_key_value_heads", 3, "equal groups"),
+     ("num_hidden_layers", -1, "sizes above 0"), ("hidden_act", "sine", "an activation"), ("rope_theta", None, "float")],
+)  # fmt: skip
+def test_a_language_model_that_cannot_be_is_refused_as_the_configs(folder, key, value, said):
+    rewrite(folder, "config.json", lambda config: config["text_config"].update({"num_attention_heads": 2} | {key: value}))
+    with pytest.raises(ValueError, match=f"config.json: found .*{said}"):
+        OpenVLAOFT.from_pretrained(folder)
+
+
+def written(file, **tensors):
+    save_file(tensors, file)
+    return fingerprint.of_weights([file])
+
+
+def test_a_fingerprint_is_of_names_shapes_dtypes_and_numbers(tmp_path):
+    numbers = torch.arange(6.0)
+    others = [{"b": numbers}, {"a": numbers.view(2, 3)}, {"a": numbers.double()}, {"a": numbers + (numbers == 3)}, {"a": numbers, "b": numbers + 0}]
+    found = [written(tmp_path / "one", a=numbers), *(written(tmp_path / "other", **other) for other in others)]
+    assert len(set(found)) == 6 and found[0] == written(tmp_path / "again", a=numbers.clone())
+
+
+def test_a_fingerprint_sees_other_random_numbers_in_a_tensor_of_which_it_reads_pieces(tmp_path):
+    first, second = (torch.randn(300, 300, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))  # 360 kB
+    assert written(tmp_path / "first", a=first) != written(tmp_path / "second", a=second)
+    half = torch.cat([first[:150], second[150:]])
+    assert written(tmp_path / "half", a=half) not in (written(tmp_path / "first", a=first), written(tmp_path / "second", a=second))
+
+
+def test_a_large_files_fingerprint_sees_its_first_and_its_last_byte(tmp_path):
+    found = set()
+    for place in (0, 2**25 - 1, None):
+        content = bytearray(2**25)
+        if place is not None:
+            content[place] = 1
+        (tmp_path / "file").write_bytes(content)
+        found.add(fingerprint.of_file(tmp_path / "file"))
+    assert len(found) == 3
 
 
 def test_no_two_weight_files_are_open_at_once(tmp_path, monkeypatch):
