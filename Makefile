@@ -19,7 +19,7 @@ train: setup
 	$(PY) -m embodied.train env=libero policy=openvla_oft $(ARGS)
 
 test: setup
-	$(PY) -m pytest -n auto --maxprocesses 4 --dist loadgroup $(ARGS)
+	$(PY) -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 doctor: setup
 	$(PY) -m embodied.doctor

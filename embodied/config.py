@@ -48,7 +48,7 @@ def compose(arguments: Sequence[str]) -> DictConfig:
             chosen[key] = str(value)
     config = OmegaConf.structured(Run)
     OmegaConf.set_struct(config, False)
-    config = OmegaConf.merge(config, {name: _load(name, choice) for name, choice in chosen.items()})
+    config = OmegaConf.merge(config, {name: yaml_of(name, choice) for name, choice in chosen.items()})
     for name in CHOICES:
         _borrow(config, name, chosen)
         _apply_run_block(config, name)
@@ -116,8 +116,8 @@ def _parse(argument: str) -> tuple[str, Any]:
     return (SHORT[key], value) if key in SHORT and isinstance(value, str) else (key, value)
 
 
-def _load(group: str, choice: str) -> DictConfig:
-    """The yaml of a choice: one of ours by name, or anyone's by its path (it ends in .yaml)."""
+def yaml_of(group: str, choice: str) -> DictConfig:
+    """The yaml of a choice: one of ours by name, or anyone's by its path (it ends in .yaml). Raises ConfigError."""
     if choice.endswith(".yaml"):
         if not Path(choice).is_file():
             raise ConfigError(f"{group}={choice}: there is no such file")

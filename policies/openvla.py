@@ -11,10 +11,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch.nn import functional as F
-from transformers import DynamicCache
 
 from policies.parts import sampling
-from policies.parts.decoder import WIDTH
 from policies.parts.vla import VLA
 
 
@@ -36,20 +34,19 @@ class OpenVLA(VLA):
         return self.logits(self._states(pixel_values, prompt_ids, prompt_mask, tokens))
 
     def _sample(self, inputs: dict[str, torch.Tensor], noise: np.ndarray | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        embeddings, valid = self._whole_context(*self._placed(inputs))
-        uniforms = [None] * self.tokens if noise is None else torch.as_tensor(noise, dtype=torch.float64, device=embeddings.device).unbind(1)
-        cache, seen, choices, logprobs = DynamicCache(), [], [], []
-        for uniform in uniforms:
-            states = self.language_model.after(embeddings, valid, cache)[:, -1:]
-            seen.append(states)
-            # read WIDTH times over, as the pass itself is: a row's bits must not depend on its place
-            distribution = sampling.log_softmax(self.logits(states.expand(-1, WIDTH, -1))[:, 0], self.temperature)
-            choices.append(sampling.choose(distribution, uniform))
-            logprobs.append(sampling.gather(distribution, choices[-1]))
-            embeddings = self.language_model.model.embed_tokens(self.first_action + choices[-1])[:, None]
-            valid = F.pad(valid, (0, 1), value=True)
-        values = None if self.value_head is None else self.value_head.causal(torch.cat(seen, dim=1))
-        return torch.stack(choices, dim=1), torch.stack(logprobs, dim=1), values
+        context, valid = self._whole_context(*self._placed(inputs))
+        uniforms = None if noise is None else torch.as_tensor(noise, dtype=torch.float64, device=context.device)
+        logprobs = []
+
+        def choose(step: int, logits: torch.Tensor) -> torch.Tensor:
+            distribution = sampling.log_softmax(logits, self.temperature)
+            choices = sampling.choose(distribution, None if uniforms is None else uniforms[:, step])
+            logprobs.append(sampling.gather(distribution, choices))
+            return choices
+
+        choices, states = self.unroll(context, valid, self.tokens, choose)
+        values = None if self.value_head is None else self.value_head.causal(states)
+        return choices, torch.stack(logprobs, dim=1), values
 
     def _distribution(self, inputs: dict[str, torch.Tensor], choices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         states = self._states(*self._placed(inputs), self.first_action + choices)

@@ -1,4 +1,4 @@
-"""What tests of several files share, and which of them stay together. The two-node Ray is begun by the first test that asks for it, and ended with the run."""
+"""What tests of several files share. The two-node Ray is begun by the first test of a test process that asks for it, and ended with the run."""
 
 from __future__ import annotations
 
@@ -10,13 +10,6 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: with more, a matrix product's last bits follow the size of its batch
 
 STORE = 150 * 2**20  # bytes for objects on each node
-
-
-@pytest.hookimpl(tryfirst=True)  # before the groups are read
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several test processes (make test), a file's tests stay in one of them for the fixtures they share, and all that join a Ray in the same one."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("ray" if "ray" in item.path.name else item.path.name))
 
 
 @pytest.fixture(scope="session")

@@ -52,7 +52,7 @@ class Sharding:
             "offload_policy": CPUOffloadPolicy() if self.offload else OffloadPolicy(),
         }
         kept = _of_another_type(policy)
-        for unit in (*_blocks(policy), policy):
+        for unit in (*blocks_of(policy), policy):
             fully_shard(unit, **settings, ignored_params=kept)
         for module in policy.modules():
             if isinstance(module, FSDPModule):
@@ -115,7 +115,7 @@ class Sharding:
             policy.load_state_dict(tensors)
             return
         here = policy.state_dict()
-        policy.load_state_dict({name: alike(tensor, here[name]) if name in here else tensor for name, tensor in tensors.items()}, assign=False)
+        policy.load_state_dict({name: alike(tensor, here[name]) if name in here else tensor for name, tensor in tensors.items()})
 
     def clip(self, parameters: Sequence[nn.Parameter], limit: float) -> float:
         """The norm of all gradients together, which are scaled down to one of `limit` where it is more. As torch.nn.utils.clip_grad_norm_, which takes no
@@ -186,14 +186,15 @@ def recompute_activations(policy: nn.Module) -> None:
 
     Raises ValueError for a policy without blocks.
     """
-    blocks = _blocks(policy)
+    blocks = blocks_of(policy)
     if not blocks:
         raise ValueError("sharding.activation_checkpointing=true: found a policy without transformer blocks, wanted some to run twice; leave it false")
     for block in blocks:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
 
 
-def _blocks(policy: nn.Module) -> list[nn.Module]:
+def blocks_of(policy: Any) -> list[nn.Module]:
+    """The transformer blocks that a policy says it has: what is put together, or run twice, one at a time."""
     blocks = getattr(policy, "blocks", None)
     return list(blocks()) if callable(blocks) else []
 

@@ -10,7 +10,7 @@ from typing import Any, Mapping
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from embodied.config import ConfigError
+from embodied.config import ConfigError, yaml_of
 from embodied.learning.optimizers import SCHEDULES
 from embodied.wiring import thunks
 from envs.spec import EnvSpec
@@ -146,7 +146,7 @@ def env_spec(config: DictConfig, policy_spec: PolicySpec | None, keep_cameras: b
     Raises ConfigError where env.cameras was set and lacks one that the policy looks at: what the env shows follows the policy, not the other way round.
     """
     asked = config.env.get("cameras")
-    if policy_spec is not None and not set(policy_spec.cameras) <= set(asked or ()) and asked != _default_cameras(config):
+    if policy_spec is not None and not set(policy_spec.cameras) <= set(asked or ()) and asked != yaml_of("env", config.choices["env"]).get("cameras"):
         raise ConfigError(f"env.cameras: found {list(asked or ())}, wanted {list(policy_spec.cameras)}, which policy={config.choices['policy']} looks at; leave env.cameras out, or name as many cameras of the env in policy.cameras")
     env = _call("env", env_thunk(config, policy_spec, keep_cameras))
     try:
@@ -230,13 +230,6 @@ def _call(what: str, make: Any) -> Any:
     except Exception as error:
         text = error.args[0] if isinstance(error, KeyError) and error.args else error
         raise ConfigError(f"{what}: {text}") from error
-
-
-def _default_cameras(config: DictConfig) -> Any:
-    """env.cameras as the env's own yaml has it; where that is gone, as the config has it."""
-    choice = config.choices["env"]
-    file = Path(choice) if choice.endswith(".yaml") else resources.files("configs") / "env" / f"{choice}.yaml"
-    return (OmegaConf.create(file.read_text()) if file.is_file() else config.env).get("cameras")
 
 
 def _packaged(name: str) -> Path | None:

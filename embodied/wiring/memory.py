@@ -19,6 +19,7 @@ from embodied.learning import batching
 from embodied.learning.data import Batch
 from embodied.learning.memory import estimate
 from embodied.learning.memory.estimate import Estimate, Update
+from embodied.learning.sharding import blocks_of
 from embodied.wiring.room import HOST, Device, MemoryRefused, size
 from envs.spec import EnvSpec
 
@@ -211,7 +212,7 @@ def knobs(case: Case, asked: Asked) -> list[tuple[str, Callable[[Asked], Asked]]
         found.append((f"algorithm.learner.microbatch={enough}", updated(microbatch=enough)))
     if "lora" in config.policy and not (config.policy.lora or {}).get("rank"):
         found.append((f"policy.lora.rank={RANK}", updated(rank=RANK)))
-    if not update.checkpointing and callable(getattr(case.policy, "blocks", None)):
+    if not update.checkpointing and blocks_of(case.policy):
         found.append(("sharding.activation_checkpointing=true", updated(checkpointing=True)))
     if update.threads > 1 and update.processes == 1:
         found.append(("scheduler.learn_threads=1", updated(threads=1)))

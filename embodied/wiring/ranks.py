@@ -53,7 +53,7 @@ class Ranks:
         store = os.path.join(self._folder, "store")
         self._members = [_Member(rank, self._threads) for rank in range(self._count)]
         deadline = time.monotonic() + self._start_timeout
-        self._send([(self._make, (rank, store)) for rank in range(self._count)])
+        self._send(self._make, store)
         self._gather(deadline)
 
     def start(self, call: Call) -> None:
@@ -108,18 +108,18 @@ class Ranks:
             self._folder = None
 
     def _submit(self) -> None:
-        self._send([("start", (self._waiting[0],))] * self._count)
+        self._send("start", self._waiting[0])
 
     def _all(self, method: str, *arguments: Any) -> Any:
-        self._send([(method, arguments)] * self._count)
+        self._send(method, *arguments)
         self._gather(None)
         return self._members[0].answer
 
-    def _send(self, messages: list[tuple[Any, tuple]]) -> None:
-        same = all(message is messages[0] for message in messages)
-        packed = [pickle.dumps(message, protocol=5) for message in (messages[:1] if same else messages)]
+    def _send(self, what: Any, *arguments: Any) -> None:
+        """what: the method to call; at first, what makes the stage."""
+        data = pickle.dumps((what, arguments), protocol=5)
         self._since, self._spent = time.monotonic(), 0.0
-        for member, data in zip(self._members, packed * self._count if same else packed):
+        for member in self._members:
             member.ask(data)
 
     def _gather(self, deadline: float | None) -> None:
@@ -159,7 +159,7 @@ class _Member:
     def __init__(self, rank: int, threads: int) -> None:
         self.rank, self.owes, self.answer = rank, False, None
         self.connection, theirs = Pipe()
-        program = f"import sys; sys.path[:] = {sys.path!r}; from embodied.wiring.ranks import main; main({theirs.fileno()})"
+        program = f"import sys; sys.path[:] = {sys.path!r}; from embodied.wiring.ranks import main; main({theirs.fileno()}, {rank})"
         environment = {**os.environ, **dict.fromkeys(THREADS, str(threads)), "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
         try:
             self._process = subprocess.Popen(
@@ -216,17 +216,17 @@ class _Member:
         return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def main(pipe: int) -> None:
+def main(pipe: int, rank: int) -> None:
     """A process of the learner: builds its stage, then does what it is told until the pipe ends."""
     die_with_parent()
     connection = Connection(pipe)
-    stage, rank = None, 0
+    stage = None
     while True:
         answer, failure = None, None
         try:
             what, arguments = connection.recv()
             if stage is None:
-                stage, rank = what(*arguments), arguments[0]
+                stage = what(rank, *arguments)
             else:
                 answer = getattr(stage, what)(*arguments)
         except EOFError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from torch import nn
 
 from embodied.config import ConfigError
 from embodied.learning.memory import estimate
+from policies.checkpoints import fingerprint
 
 MARGIN = 1.1  # a refusal takes more than so many times what is there: estimates are checked to be within 15 % of what is measured, and most are within 2
 HOST = "host memory"
@@ -79,9 +79,8 @@ def _unread(file: Path, dtype: str | None) -> int:
     """Bytes of a safetensors file's tensors by its header, as dtype (None: as they are); 0 for a file or dtype that is none, which whoever reads it says better."""
     try:
         with file.open("rb") as opened:
-            header = json.loads(opened.read(struct.unpack("<Q", opened.read(8))[0]))
-        header.pop("__metadata__", None)
-        return sum(math.prod(each["shape"]) * getattr(torch, dtype).itemsize if dtype else each["data_offsets"][1] - each["data_offsets"][0] for each in header.values())
+            tensors, _ = fingerprint.header(opened)
+        return sum(math.prod(each["shape"]) * getattr(torch, dtype).itemsize if dtype else each["data_offsets"][1] - each["data_offsets"][0] for each in tensors.values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error, MemoryError):
         return 0
 

@@ -157,7 +157,7 @@ def _built(scene: Scene) -> Any:
             num_envs=1, obs_mode=scene.observes, reward_mode=scene.reward, control_mode=scene.control_mode, sensor_configs=sensors,
             sim_backend="physx_cpu", render_backend="gpu" if scene.cameras else "none", **chosen,
         )  # fmt: skip
-    except (KeyError, AssertionError, AttributeError, NotImplementedError, OSError, RuntimeError) as error:
+    except (KeyError, AssertionError, AttributeError, NotImplementedError, OSError, RuntimeError) as error:  # seen from its tasks' constructors
         if scene.control_mode is not None:  # which modes there are, only a built robot says
             env = _built(replace(scene, control_mode=None))
             modes = env.agent.supported_control_modes

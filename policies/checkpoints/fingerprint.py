@@ -19,19 +19,29 @@ BYTES = 16  # of a fingerprint
 
 
 def of_weights(files: Iterable[Path], counts: Callable[[str], bool] = lambda name: True) -> str:
-    """Of all tensors in whole safetensors files whose names count: names, dtypes, shapes and numbers. Layout: https://huggingface.co/docs/safetensors."""
+    """Of all tensors in whole safetensors files whose names count: names, dtypes, shapes and numbers."""
     found = {}
     for file in files:
         with file.open("rb") as opened:
-            start = struct.unpack("<Q", opened.read(8))[0]
-            header = json.loads(opened.read(start))
-            for name in sorted(header.keys() - {"__metadata__"}, key=lambda name: header[name]["data_offsets"]):
+            tensors, start = header(opened)
+            for name in sorted(tensors, key=lambda name: tensors[name]["data_offsets"]):
                 if counts(name):
-                    first, end = header[name]["data_offsets"]
-                    digest = hashlib.blake2b(json.dumps([name, header[name]["dtype"], header[name]["shape"]]).encode(), digest_size=BYTES)
-                    _add(digest, opened, 8 + start + first, end - first, OF_TENSOR)
+                    first, end = tensors[name]["data_offsets"]
+                    digest = hashlib.blake2b(json.dumps([name, tensors[name]["dtype"], tensors[name]["shape"]]).encode(), digest_size=BYTES)
+                    _add(digest, opened, start + first, end - first, OF_TENSOR)
                     found[name] = digest.digest()
     return hashlib.blake2b(b"".join(found[name] for name in sorted(found)), digest_size=BYTES).hexdigest()
+
+
+def header(opened: BinaryIO) -> tuple[dict[str, dict], int]:
+    """Of an open safetensors file: {name: {"dtype", "shape", "data_offsets"}}, and where its data begin. Raises ValueError or struct.error for another file.
+
+    Layout: the safetensors format, version 0.4.
+    """
+    length = struct.unpack("<Q", opened.read(8))[0]
+    tensors = json.loads(opened.read(length))
+    tensors.pop("__metadata__", None)
+    return tensors, 8 + length
 
 
 def of_file(file: Path) -> str:

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from safetensors import safe_open
 from torch.nn import functional as F
-from transformers import AutoConfig, AutoModelForImageTextToText, DynamicCache, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForImageTextToText, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
 from policies.checkpoints import components, loading
@@ -189,13 +189,8 @@ class OpenVLAForActionPrediction(Network, PreTrainedModel):
         mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
         if self.first_action + BINS == LLAMA_VOCABULARY and not (input_ids[:, -1] == LLAMA_SPACE).any():
             input_ids, mask = F.pad(input_ids, (0, 1), value=LLAMA_SPACE), F.pad(mask, (0, 1), value=True)
-        embeddings, valid = self.context(pixel_values, input_ids, mask)
-        cache, choices = DynamicCache(), []
-        for _ in range(codec.dims):
-            states = self.language_model.after(embeddings, valid, cache)[:, -1]
-            choices.append(self.logits(states).argmax(-1))
-            embeddings, valid = self.get_input_embeddings()(self.first_action + choices[-1])[:, None], F.pad(valid, (0, 1), value=True)
-        return codec.unnormalise(centres(torch.stack(choices, dim=1).cpu().numpy()))
+        choices, _ = self.unroll(*self.context(pixel_values, input_ids, mask), codec.dims, lambda step, logits: logits.argmax(-1))
+        return codec.unnormalise(centres(choices.cpu().numpy()))
 
     def _statistics(self) -> dict:
         """What fine-tuning left in a file of its own, else what the config holds."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Mapping
 
 import numpy as np
-import torch
 
-from policies.base import ActionChunk, PolicySpec
+from policies.base import ActionChunk
+from policies.experts.hand import HandExpert, answer
 
 # The env's privileged vector, by name: (start, stop).
 LAYOUT = {
@@ -62,18 +62,11 @@ class Progress:
     drift: np.ndarray | None = None  # [3] disturbance of the last step
 
 
-class LiberoExpert:
-    """chunk: 1, it must see every step. disturbance: standard deviation, in action units, of the slowly varying push added
-    to the executed translation; disturbed_share: the share of episodes that are pushed. `labels` are always the clean actions.
-    """
+class LiberoExpert(HandExpert):
+    """A disturbance varies slowly: it is a push that lasts."""
 
     def __init__(self, chunk: int = 1, disturbance: float = 0.0, disturbed_share: float = 0.5):
-        if chunk != 1:
-            raise ValueError(f"found chunk {chunk}, wanted 1: the expert corrects itself at every step")
-        if disturbance < 0 or not 0 <= disturbed_share <= 1:
-            raise ValueError(f"found disturbance {disturbance} and share {disturbed_share}, wanted at least 0 and 0 to 1")
-        self.spec = PolicySpec("expert", "continuous", 7, chunk, privileged=True, gripper="open_-1_close_+1")
-        self._disturbance, self._share = float(disturbance), float(disturbed_share)
+        super().__init__(chunk, disturbance, disturbed_share)
         self._memory: OrderedDict[int, tuple[int, Progress, Progress]] = OrderedDict()  # episode -> step, before, after
 
     def act(self, observation: Mapping[str, np.ndarray], noise: np.ndarray | None = None) -> ActionChunk:
@@ -86,17 +79,16 @@ class LiberoExpert:
             scene = {name: seen[row, start:stop] for name, (start, stop) in LAYOUT.items()}
             progress, action = advance(before, scene, recipe_of(scene))
             executed = action
-            if noise is not None and self._disturbance and disturbed(int(episode), self._share):
+            if self._is_pushed(episode, noise):
                 progress = replace(progress, drift=self._push(before.drift, noise[row, :3]))
                 executed = action.copy()
                 executed[:3] = np.clip(action[:3] + progress.drift, -1.0, 1.0)
             clean[row, 0], pushed[row, 0] = action, executed
             self._remember(int(episode), int(step), before, progress)
-        blank = torch.zeros((len(seen), 7))
-        return ActionChunk(blank, blank, torch.ones((len(seen), 7), dtype=torch.bool), pushed, None, labels=clean)
+        return answer(clean, pushed)
 
     def _push(self, last: np.ndarray | None, uniforms: np.ndarray) -> np.ndarray:
-        fresh = torch.special.ndtri(torch.as_tensor(uniforms, dtype=torch.float64)).numpy() * self._disturbance
+        fresh = self._normal(uniforms)
         return fresh if last is None else PERSISTENCE * last + np.sqrt(1 - PERSISTENCE**2) * fresh
 
     def _recall(self, episode: int, step: int) -> Progress:
@@ -112,13 +104,6 @@ class LiberoExpert:
         self._memory.move_to_end(episode)
         if len(self._memory) > REMEMBERED:
             self._memory.popitem(last=False)
-
-
-def disturbed(episode: int, share: float) -> bool:
-    """Whether this episode is pushed: a hash of its id, so that pushed and clean ones mix over tasks and initial states."""
-    mixed = (episode + 1) * 0x9E3779B97F4A7C15 % 2**64
-    mixed = (mixed ^ (mixed >> 31)) * 0xBF58476D1CE4E5B9 % 2**64
-    return (mixed >> 11) / 2**53 < share
 
 
 def recipe_of(scene: Mapping[str, np.ndarray]) -> Recipe:

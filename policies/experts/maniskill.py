@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Callable, Mapping
 
 import numpy as np
-import torch
 
-from policies.base import ActionChunk, PolicySpec
-from policies.experts.libero import disturbed
+from policies.base import ActionChunk
+from policies.experts.hand import HandExpert, answer
 
 # The env's privileged vector, by name: (start, stop).
 LAYOUT = {
@@ -28,30 +27,18 @@ HOVER = 0.07  # metres above a body from which to descend on it
 Scene = Mapping[str, np.ndarray]
 
 
-class ManiSkillExpert:
-    """chunk: 1, it must see every step. disturbance: standard deviation, in action units, of a push added to each executed translation;
-    disturbed_share: the share of episodes that are pushed. `labels` are always the clean actions.
-    """
-
-    def __init__(self, chunk: int = 1, disturbance: float = 0.0, disturbed_share: float = 0.5):
-        if chunk != 1:
-            raise ValueError(f"found chunk {chunk}, wanted 1: the expert corrects itself at every step")
-        if disturbance < 0 or not 0 <= disturbed_share <= 1:
-            raise ValueError(f"found disturbance {disturbance} and share {disturbed_share}, wanted at least 0 and 0 to 1")
-        self.spec = PolicySpec("expert", "continuous", 7, chunk, privileged=True, gripper="open_-1_close_+1")
-        self._disturbance, self._share = float(disturbance), float(disturbed_share)
+class ManiSkillExpert(HandExpert):
+    """A disturbance is drawn anew at every step."""
 
     def act(self, observation: Mapping[str, np.ndarray], noise: np.ndarray | None = None) -> ActionChunk:
         """observation: `privileged` [b, P], `episode` int64 [b]; noise: [b, 7] in (0, 1), None = no disturbance."""
         seen = np.asarray(observation["privileged"], dtype=np.float64)
         clean = np.stack([action_of(row) for row in seen]).astype(np.float32)[:, None]
-        pushed = clean.copy()
-        if noise is not None and self._disturbance:
-            push = torch.special.ndtri(torch.as_tensor(noise[:, :3], dtype=torch.float64)).numpy() * self._disturbance
-            chosen = [disturbed(int(episode), self._share) for episode in observation["episode"]]
-            pushed[chosen, 0, :3] = np.clip(clean[chosen, 0, :3] + push[chosen], -1.0, 1.0)
-        blank = torch.zeros((len(seen), 7))
-        return ActionChunk(blank, blank, torch.ones((len(seen), 7), dtype=torch.bool), pushed, None, labels=clean)
+        executed = clean.copy()
+        chosen = [row for row in range(len(seen)) if self._is_pushed(observation["episode"][row], noise)]
+        if chosen:
+            executed[chosen, 0, :3] = np.clip(clean[chosen, 0, :3] + self._normal(noise[chosen, :3]), -1.0, 1.0)
+        return answer(clean, executed)
 
 
 def action_of(privileged: np.ndarray) -> np.ndarray:

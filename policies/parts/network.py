@@ -5,12 +5,15 @@ Everything about size comes from config.json. What is read off the hidden states
 
 from __future__ import annotations
 
+from typing import Callable
+
 import torch
 from torch import nn
 from torch.nn import functional as F
+from transformers import DynamicCache
 
 from policies.codec import BINS
-from policies.parts.decoder import LanguageModel, llama_config, pad_after_first
+from policies.parts.decoder import WIDTH, LanguageModel, llama_config, pad_after_first
 from policies.parts.heads import ProprioProjector
 from policies.parts.prompts import LLAMA_VOCABULARY, STOP
 from policies.parts.vision import Projector, VisionBackbone, towers_of
@@ -75,6 +78,23 @@ class Network(nn.Module):
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """[..., D] hidden states -> [..., 256] logits of the action ids in rising id order."""
         return F.linear(states, self.language_model.lm_head.weight[self.first_action : self.first_action + BINS])
+
+
+    def unroll(self, context: torch.Tensor, valid: torch.Tensor, count: int, choose: Callable[[int, torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Action tokens one after another, each seeing those before it; keys and values are kept from step to step.
+
+        context, valid: as `context` gives them. choose: (step, logits [b, 256]) -> [b] int64 indices into the action ids.
+        -> choices [b, count], the hidden states that they were read from [b, count, D].
+        """
+        cache, chosen, seen = DynamicCache(), [], []
+        for step in range(count):
+            states = self.language_model.after(context, valid, cache)[:, -1:]
+            seen.append(states)
+            # read WIDTH times over, as the pass itself is: a row's bits must not depend on its place
+            chosen.append(choose(step, self.logits(states.expand(-1, WIDTH, -1))[:, 0]))
+            context = self.language_model.model.embed_tokens(self.first_action + chosen[-1])[:, None]
+            valid = F.pad(valid, (0, 1), value=True)
+        return torch.stack(chosen, dim=1), torch.cat(seen, dim=1)
 
 
 def vocabulary_of(config: dict) -> int:

@@ -8,7 +8,8 @@ import pytest
 import envs.libero.env as libero_env
 from envs.libero import LiberoEnv, gl, suites
 from envs.libero.observation import axis_angle, privileged_layout, upright
-from policies.experts.libero import LAYOUT, LiberoExpert, disturbed
+from policies.experts.hand import disturbed
+from policies.experts.libero import LAYOUT, LiberoExpert
 
 
 def test_a_quaternion_is_not_replaced_by_its_antipode():

@@ -18,7 +18,7 @@ from embodied.learning.accumulate import Accumulator
 from embodied.learning.data import Batch
 from embodied.learning.memory.phantom import Phantom
 from embodied.learning.optimizers import build_optimizer
-from embodied.learning.sharding import recompute_activations
+from embodied.learning.sharding import blocks_of, recompute_activations
 from embodied.learning.shards import LEAST_ROWS
 
 
@@ -137,7 +137,7 @@ def _shared(alone: Estimate, policy: nn.Module, update: Update) -> Estimate:
     """What one of `processes` holds: its part of what stays, and one unit of the model put together to be worked with. At the start each has the whole policy."""
     if update.processes == 1:
         return alone
-    blocks = [weight(block, update.dtype) for block in getattr(policy, "blocks", list)()]
+    blocks = [weight(block, update.dtype) for block in blocks_of(policy)]
     unit = max([*blocks, weight(policy, update.dtype) - sum(blocks)])  # what is in no block is a unit too
     part = lambda number: -(-number // update.processes)
     cut = Estimate(part(alone.parameters) + unit, part(alone.gradients) + min(unit, alone.gradients), part(alone.optimizer), alone.activations, unknown=alone.unknown)
