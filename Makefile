@@ -13,7 +13,7 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do \
 # Rendering without a screen (EGL on Mesa), and what OpenCV links to.
 SYSTEM := libegl1 libgl1 libegl-mesa0 libgl1-mesa-dri libglib2.0-0
 
-.PHONY: train test setup system doctor clean
+.PHONY: train test setup system vulkan doctor clean
 
 train: setup
 	$(PY) -m embodied.train env=libero policy=openvla_oft $(ARGS)
@@ -24,13 +24,13 @@ test: setup
 doctor: setup
 	$(PY) -m embodied.doctor
 
-setup: $(STAMP) system
+setup: $(STAMP) system vulkan
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "found no Python 3.10 to 3.12, wanted one: apt-get install -y python3 python3-venv, or make PYTHON=/path/to/python" >&2; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "found no venv module, wanted it: apt-get install -y python3-venv" >&2; exit 1; }
 	@echo "installing into $(VENV): a few minutes the first time"
-	$(PY) -m pip install --quiet --editable '.[libero,math,test]' --constraint constraints.txt
+	$(PY) -m pip install --quiet --editable '.[libero,maniskill,math,test]' --constraint constraints.txt
 	@touch $@
 
 # Installed when root; else the one command is printed, and it is only an error where nothing can draw.
@@ -47,6 +47,10 @@ system: $(STAMP)
 	fi; \
 	echo "found no $$missing, wanted for rendering: sudo apt-get install -y $$missing"; \
 	$(PY) -m embodied.doctor --rendering
+
+# What ManiSkill's pictures are drawn with; nothing else needs it.
+vulkan: system
+	@tools/vulkan.sh
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -11,8 +11,8 @@ import warnings
 from functools import lru_cache
 
 MEND = (
-    "as root on Debian 12: echo 'deb http://deb.debian.org/debian bookworm-backports main' > /etc/apt/sources.list.d/backports.list && "
-    "apt-get update && apt-get install -y -t bookworm-backports mesa-vulkan-drivers libvulkan1 (elsewhere Mesa >= 24.3, or a GPU driver with Vulkan)"
+    "as root in the checkout: make vulkan; without one, on Debian 12 with bookworm-backports among its sources: apt-get install -y -t bookworm-backports "
+    "mesa-vulkan-drivers libvulkan1 (elsewhere Mesa >= 24.3, or a GPU driver with Vulkan)"
 )
 
 
