@@ -23,6 +23,7 @@ from policies.parts import gaussian, sampling
 from policies.parts.value_head import entries
 
 MODEL_TYPE = "mlp"
+LEAST_STD = 0.01  # of a state entry: what moves less in the demonstrations would be blown up elsewhere
 
 
 class MLP(nn.Module):
@@ -90,9 +91,10 @@ class MLP(nn.Module):
             self.critic = critic
         self.to(device)
 
-    def prepare(self, observation: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    def prepare(self, observation: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """{"state": [b, S] float32}."""
-        return {"state": torch.as_tensor(np.asarray(observation["state"], dtype=np.float32), device=self.state_mean.device)}
+        state = observation["state"] if isinstance(observation["state"], torch.Tensor) else np.asarray(observation["state"], dtype=np.float32)
+        return {"state": torch.as_tensor(state, dtype=torch.float32, device=self.state_mean.device)}
 
     @torch.no_grad()
     def act(self, observation: Mapping[str, np.ndarray], noise: np.ndarray | None) -> ActionChunk:
@@ -129,6 +131,24 @@ class MLP(nn.Module):
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config.json and model.safetensors into the folder, made if need be."""
         loading.write_folder(folder, self, {loading.CONFIG: self.settings}, {})
+
+    @classmethod
+    def create(
+        cls, folder: str | Path, env_spec: EnvSpec, statistics: Mapping[str, Any], hidden: Sequence[int] = (64, 64), chunk: int = 1, temperature: float = 1.0,
+        value_level: str = "chunk", initial_log_std: float = -0.5, seed: int = 0,
+    ) -> Path:  # fmt: skip
+        """Write a fresh policy that normalises the state by what demonstrations saw, and return the folder.
+
+        statistics: {env: {"proprio": {"mean": [S], "std": [S]}}}; the rest as the constructor. Raises ValueError without them, and what the constructor raises.
+        """
+        seen = next(iter(statistics.values())).get("proprio")
+        if seen is None:
+            raise ValueError("policy.checkpoint=fresh: found no state in the demonstrations, wanted one; record them with policy=expert of an env that gives a state")
+        std = [max(spread, LEAST_STD) for spread in seen["std"]]
+        cls(
+            env_spec, hidden, chunk, temperature, value_level=value_level, initial_log_std=initial_log_std, state_mean=seen["mean"], state_std=std, seed=seed,
+        ).save_pretrained(folder)  # fmt: skip
+        return Path(folder)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, env_spec: EnvSpec | None = None, temperature: float | None = None, value_head: bool = True, value_level: str = "chunk") -> MLP:

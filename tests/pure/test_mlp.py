@@ -209,3 +209,16 @@ def test_a_folder_that_is_not_ours_is_refused_by_name(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "openvla"}))
     with pytest.raises(ValueError, match="model_type='openvla'"):
         MLP.from_pretrained(tmp_path)
+
+
+def test_a_fresh_policy_sees_the_state_as_the_demonstrations_have_it(tmp_path):
+    seen = {"toy": {"proprio": {"mean": [0.0, 1.0, 2.0, 3.0], "std": [1.0, 2.0, 0.5, 0.0]}}}
+    policy = MLP.from_pretrained(MLP.create(tmp_path / "start", CONTINUOUS, seen, hidden=[8], chunk=2), CONTINUOUS)
+    assert policy.spec.chunk == 2 and policy.actor[0].weight.shape == (8, 4)
+    assert policy.state_mean.tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert policy.state_std.tolist() == pytest.approx([1.0, 2.0, 0.5, 0.01])  # what never moves is not blown up
+
+
+def test_a_fresh_policy_is_refused_where_demonstrations_have_no_state(tmp_path):
+    with pytest.raises(ValueError, match="found no state in the demonstrations"):
+        MLP.create(tmp_path / "start", CONTINUOUS, {"toy": {"action": {}}})
