@@ -55,7 +55,7 @@ class Policy(Protocol):
     spec: PolicySpec
 
     def prepare(self, observation: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-        """Batched observation (arrays [b, ...]; `instruction` a list of b str) -> model inputs, each [b, ...], as compact as can be (pixels stay uint8)."""
+        """Batched observation (arrays [b, ...], or tensors, on their device, of an env that gives such; `instruction` a list of b str) -> model inputs, each [b, ...], as compact as can be (pixels stay uint8)."""
 
     def act(self, observation: Mapping[str, np.ndarray], noise: np.ndarray | None) -> ActionChunk:
         """noise: [b, L] float64 in (0, 1), or None for the greedy choice."""

@@ -113,16 +113,20 @@ class StateCodec(Scale):
 
     KIND = "proprio"
 
-    def encode(self, state: np.ndarray) -> np.ndarray:
-        """[b, S] raw state -> [b, S] float32 normalised and clipped to [-1, 1]. Raises ValueError for another size, naming both, and for what is
+    def encode(self, state: np.ndarray | torch.Tensor) -> np.ndarray | torch.Tensor:
+        """[b, S] raw state -> [b, S] float32 normalised and clipped to [-1, 1]; a tensor gives a tensor on its device. Raises ValueError for another size, naming both, and for what is
         no finite number, naming its place."""
-        state = np.asarray(state)
+        tensor = isinstance(state, torch.Tensor)
+        state = state if tensor else np.asarray(state)
         if state.ndim != 2 or state.shape[1] != self.dims:
             raise ValueError(f"observation 'state': found shape {list(state.shape)}, wanted [b, {self.dims}]: the checkpoint's proprio statistics {self.key!r} have {self.dims} numbers; use the env it was trained on")
-        if state.dtype.kind not in "iuf":
+        if state.dtype == torch.bool if tensor else state.dtype.kind not in "iuf":
             raise ValueError(f"observation 'state': found {state.dtype}, wanted numbers; the env gives it")
         given.finite("observation 'state'", state, "the env gives it")
-        return np.clip(self.normalise(state.astype(np.float64)), -1.0, 1.0).astype(np.float32)
+        if not tensor:
+            return np.clip(self.normalise(state.astype(np.float64)), -1.0, 1.0).astype(np.float32)
+        values, (low, high, mask) = state.double(), (torch.from_numpy(numbers).to(state.device) for numbers in (self.low, self.high, self.mask))
+        return torch.where(mask, 2 * (values - low) / (high - low + RANGE_FLOOR) - 1, values).clamp(-1.0, 1.0).float()
 
 
 class ActionCodec(Scale):
@@ -197,6 +201,13 @@ def _alike(values, function):
     if isinstance(values, torch.Tensor):
         return torch.from_numpy(function(values.detach().cpu().numpy()))
     return function(np.asarray(values))
+
+
+def state_statistics_of(states: np.ndarray) -> dict:
+    """[n, S] seen states -> {"mean", "std", "q01", "q99", "mask"}, each [S]."""
+    states = states.astype(np.float64)
+    low, high = np.quantile(states, [0.01, 0.99], axis=0)
+    return {"mean": states.mean(0).tolist(), "std": states.std(0).tolist(), "q01": low.tolist(), "q99": high.tolist(), "mask": [True] * states.shape[1]}
 
 
 def statistics_of(actions: np.ndarray) -> dict:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator, Mapping, Protocol, Sequence
 
 import numpy as np
+import torch
 
 from embodied.episodes import Episode, Played
 from embodied.learning.collect import ChunkRecord, assemble, record
@@ -48,7 +49,7 @@ class Observations:
 
     episodes: tuple[Episode, ...]  # [b]
     steps: tuple[int, ...]  # [b] chunk-steps done in the episode
-    observation: dict[str, Any]  # arrays [b, ...]; `instruction` a list of b str
+    observation: dict[str, Any]  # arrays [b, ...], tensors on their device where the simulator gives such; `instruction` a list of b str
 
 
 @dataclass
@@ -61,8 +62,9 @@ class Attempt:
     steps: int = 0  # primitive steps run
     terminated: bool = False
     truncated: bool = False
-    success: bool = False
-    observations: list[dict[str, Any]] = field(default_factory=list)  # one per chunk and the last one; only when kept
+    success: bool = False  # at any step so far
+    success_at_end: bool = False  # at the last one
+    observations: list[dict[str, Any]] = field(default_factory=list)  # one per chunk and the last one, on the host; only when kept
     actions: list[np.ndarray] = field(default_factory=list)  # each [C, A], what was asked
     labels: list[np.ndarray | None] = field(default_factory=list)
     version: int = 0
@@ -210,12 +212,13 @@ class SimStage:
         attempt = self._attempts[result.slot]
         attempt.observation = result.observation
         if self._on_episode is not None:
-            attempt.observations.append(result.observation)
+            attempt.observations.append(on_host(result.observation))
         if result.kind == "reset":
             return
         chunk, row = self._chunks.pop(result.slot)
         attempt.records.append(record(chunk, row, result.rewards))
-        attempt.success = attempt.success or bool(result.info.get("success", False))
+        attempt.success = attempt.success or bool(result.info["success"])
+        attempt.success_at_end = bool(result.info["success_at_end"])
         attempt.steps += len(result.rewards)
         attempt.terminated = result.terminated
         attempt.truncated = result.truncated or (self._horizon is not None and attempt.steps >= self._horizon)
@@ -232,7 +235,7 @@ class SimStage:
         episode = attempt.episode
         return assemble(
             attempt.records, episode=episode.id, group=episode.group, chunk=self._chunk, terminated=attempt.terminated, truncated=attempt.truncated,
-            final_observation=None if attempt.terminated else stack([attempt.observation]), success=attempt.success, version=attempt.version,
+            final_observation=None if attempt.terminated else stack([on_host(attempt.observation)]), success=attempt.success, version=attempt.version,
         )  # fmt: skip
 
     def _outcome(self, group: int) -> Outcome:
@@ -256,12 +259,20 @@ def _losses() -> Iterator[None]:
 
 def _played(attempt: Attempt) -> Played:
     total = sum(sum(record.rewards) for record in attempt.records)
-    return Played(attempt.episode, attempt.success, attempt.steps, len(attempt.records), total, attempt.terminated, attempt.truncated and not attempt.terminated)
+    return Played(attempt.episode, attempt.success, attempt.success_at_end, attempt.steps, len(attempt.records), total, attempt.terminated, attempt.truncated and not attempt.terminated)
 
 
 def stack(observations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """b observations -> one with arrays [b, ...]; strings become a list."""
-    return {
-        key: [o[key] for o in observations] if isinstance(observations[0][key], str) else np.stack([o[key] for o in observations])
-        for key in observations[0]
-    }
+    """b observations -> one with arrays [b, ...], or with tensors [b, ...] on the device they are on; strings become a list."""
+    return {key: _stacked([o[key] for o in observations]) for key in observations[0]}
+
+
+def _stacked(entries: list[Any]) -> Any:
+    if isinstance(entries[0], str):
+        return entries
+    return torch.stack(entries) if isinstance(entries[0], torch.Tensor) else np.stack(entries)
+
+
+def on_host(observation: Mapping[str, Any]) -> dict[str, Any]:
+    """The observation with arrays in the place of tensors."""
+    return {key: value.cpu().numpy() if isinstance(value, torch.Tensor) else value for key, value in observation.items()}

@@ -22,6 +22,7 @@ GAIN = 12.0  # action units per metre of distance; an action of 1 asks for 0.1 m
 TURN = -10.0  # action units per radian of yaw; ManiSkill turns against the sign of the action
 OPEN, CLOSED = -1.0, 1.0
 HALF = 0.02  # metres: half the side of every cube, radius of the ball
+WIDEST = 0.05  # metres: of what is put on a plate
 ASKEW = 0.25  # radians from the sides of a body at which the fingers do not go down on it yet
 HOVER = 0.07  # metres above a body from which to descend on it
 Scene = Mapping[str, np.ndarray]
@@ -94,7 +95,12 @@ def poke_cube(scene: Scene) -> Move:
     return scene["tcp"] + [ahead, lag[1], 0.027 - scene["object"][2]], CLOSED, 0.0
 
 
-SOLVERS: tuple[Callable[[Scene], Move], ...] = (pick_cube, push_cube, stack_cube, pull_cube, place_sphere, poke_cube)
+def put_on_plate_stand_in(scene: Scene) -> Move:
+    """The goal is where the object's middle comes to rest."""
+    return _put(scene, scene["goal"], drop=0.006, width=WIDEST)
+
+
+SOLVERS: tuple[Callable[[Scene], Move], ...] = (pick_cube, push_cube, stack_cube, pull_cube, place_sphere, poke_cube, put_on_plate_stand_in)
 
 
 def _held(scene: Scene, grip: np.ndarray, width: float) -> bool:
@@ -112,15 +118,18 @@ def _grasp(scene: Scene, grip: np.ndarray, square: bool = True) -> Move:
     return grip + [0.0, 0.0, above], OPEN, yaw
 
 
-def _put(scene: Scene, place: np.ndarray, drop: float = 0.0) -> Move:
-    """Takes the object, carries it over `place`, lowers it to `drop` metres above and lets go; then the open hand goes up a little."""
+def _put(scene: Scene, place: np.ndarray, drop: float = 0.0, width: float = 2 * HALF) -> Move:
+    """Takes the object, carries it over `place`, lowers it to `drop` metres above and lets go; then the open hand goes up a little.
+
+    width: of the object, in metres; at most, where it is not known.
+    """
     thing, tcp = scene["object"], scene["tcp"]
     gap = place + [0.0, 0.0, drop] - thing
     flat = np.linalg.norm(gap[:2])
     if flat < 0.005 and -0.004 < gap[2] < 0.004 + drop:
         clear = scene["opening"][0] > 4 * HALF - 0.01
         return tcp + [0.0, 0.0, thing[2] + HOVER - tcp[2] if clear else 0.0], OPEN, 0.0
-    if not _held(scene, thing, 2 * HALF):
+    if not _held(scene, thing, width):
         return _grasp(scene, thing)
     over = _funnel(gap)
     if flat > 0.03 and gap[2] > -0.02:  # too low to pass over what stands there

@@ -44,8 +44,8 @@ def cameras(key: str, found: Any) -> tuple[str, ...]:
     return tuple(found)
 
 
-def pictures(observation: Mapping[str, Any], cameras: Sequence[str]) -> list[np.ndarray]:
-    """Of each camera [b, H, W, 3] uint8, of one b above 0."""
+def pictures(observation: Mapping[str, Any], cameras: Sequence[str]) -> list[np.ndarray] | list[torch.Tensor]:
+    """Of each camera [b, H, W, 3] uint8, of one b above 0; tensors where the env gives such, on the device that they are on."""
     found = [_picture(observation, camera) for camera in cameras]
     rows = {f"images/{camera}": len(picture) for camera, picture in zip(cameras, found)}
     if len(set(rows.values())) > 1:
@@ -53,12 +53,12 @@ def pictures(observation: Mapping[str, Any], cameras: Sequence[str]) -> list[np.
     return found
 
 
-def _picture(observation: Mapping[str, Any], camera: str) -> np.ndarray:
+def _picture(observation: Mapping[str, Any], camera: str) -> np.ndarray | torch.Tensor:
     name = f"images/{camera}"
     if name not in observation:
         raise ValueError(f"observation: found {', '.join(sorted(observation))}, wanted {name!r}; policy.cameras names the cameras of the env")
-    picture = np.asarray(observation[name])
-    if picture.dtype != np.uint8 or picture.ndim != 4 or picture.shape[-1] != 3 or 0 in picture.shape:
+    picture = observation[name] if isinstance(observation[name], torch.Tensor) else np.asarray(observation[name])
+    if picture.dtype not in (np.uint8, torch.uint8) or picture.ndim != 4 or picture.shape[-1] != 3 or 0 in picture.shape:
         raise ValueError(f"observation {name!r}: found {picture.dtype} {list(picture.shape)}, wanted uint8 [b, H, W, 3] of at least one row and one pixel, as the camera gives them (0 to 255, channels last)")
     return picture
 
@@ -73,11 +73,11 @@ def instructions(observation: Mapping[str, Any], rows: int) -> list[str]:
     return list(found)
 
 
-def state(observation: Mapping[str, Any], rows: int, dims: int) -> np.ndarray:
+def state(observation: Mapping[str, Any], rows: int, dims: int) -> np.ndarray | torch.Tensor:
     """One row per row of the pictures; what stands in them is codec.StateCodec's to check."""
     if "state" not in observation:
         raise ValueError(f"observation: found {', '.join(sorted(observation))}, wanted 'state' [b, {dims}]: the checkpoint has a proprio projector; use an env that gives it")
-    found = np.asarray(observation["state"])
+    found = observation["state"] if isinstance(observation["state"], torch.Tensor) else np.asarray(observation["state"])
     if found.ndim and len(found) != rows:
         raise ValueError(f"observation 'state': found {len(found)} rows, wanted {rows}, as many as the pictures have")
     return found

@@ -74,7 +74,7 @@ def jpeg(images: np.ndarray, quality: int = JPEG_QUALITY) -> np.ndarray:
 def lanczos3(images: np.ndarray, side: int = TRAINING_SIDE) -> np.ndarray:
     """Resize to [b, side, side, 3] as tf.image.resize(method="lanczos3", antialias=True), rounded half to even."""
     height, width = images.shape[1:3]
-    passes = (DOWN, _kernel_bands(_lanczos3, 3.0, height, side)), (ACROSS, _kernel_bands(_lanczos3, 3.0, width, side))
+    passes = (DOWN, kernel_bands(lanczos3_kernel, 3.0, height, side)), (ACROSS, kernel_bands(lanczos3_kernel, 3.0, width, side))
     return _resized(images, passes, lambda values: np.rint(values, out=values))
 
 
@@ -88,7 +88,7 @@ def center_crop(images: np.ndarray, area: float = CROP_AREA) -> np.ndarray:
         values *= np.float32(255.5)
         np.floor(values, out=values)  # how TensorFlow turns [0, 1] into uint8
 
-    return _resized(images, ((DOWN, _crop_bands(height, side)), (ACROSS, _crop_bands(width, side))), round_)
+    return _resized(images, ((DOWN, crop_bands(height, side)), (ACROSS, crop_bands(width, side))), round_)
 
 
 def bicubic(images: np.ndarray, size: tuple[int, int]) -> np.ndarray:
@@ -96,9 +96,9 @@ def bicubic(images: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     height, width = images.shape[1:3]
     round_ = lambda values: np.floor(np.add(values, np.float32(0.5), out=values), out=values)
     if width != size[1]:
-        images = _resized(images, ((ACROSS, _kernel_bands(_cubic, 2.0, width, size[1])),), round_)
+        images = _resized(images, ((ACROSS, kernel_bands(cubic_kernel, 2.0, width, size[1])),), round_)
     if height != size[0]:
-        images = _resized(images, ((DOWN, _kernel_bands(_cubic, 2.0, height, size[0])),), round_)
+        images = _resized(images, ((DOWN, kernel_bands(cubic_kernel, 2.0, height, size[0])),), round_)
     return images
 
 
@@ -162,7 +162,7 @@ def _bands(weights: np.ndarray) -> Bands:
 
 
 @lru_cache(maxsize=32)
-def _kernel_bands(kernel: Callable[[np.ndarray], np.ndarray], radius: float, source: int, target: int) -> Bands:
+def kernel_bands(kernel: Callable[[np.ndarray], np.ndarray], radius: float, source: int, target: int) -> Bands:
     """Of each target pixel the normalised kernel, widened when shrinking, around its centre."""
     scale = source / target
     stretch = max(scale, 1.0)
@@ -171,18 +171,18 @@ def _kernel_bands(kernel: Callable[[np.ndarray], np.ndarray], radius: float, sou
     return _bands((weights / weights.sum(1, keepdims=True)).astype(np.float32))
 
 
-def _lanczos3(x: np.ndarray) -> np.ndarray:
+def lanczos3_kernel(x: np.ndarray) -> np.ndarray:
     return np.sinc(x) * np.sinc(x / 3)
 
 
-def _cubic(x: np.ndarray) -> np.ndarray:
+def cubic_kernel(x: np.ndarray) -> np.ndarray:
     """Catmull-Rom (a = -0.5), Pillow's choice."""
     x = np.abs(x)
     return np.where(x < 1, (1.5 * x - 2.5) * x * x + 1, ((-0.5 * x + 2.5) * x - 4) * x + 2)
 
 
 @lru_cache(maxsize=8)
-def _crop_bands(length: int, side: float) -> Bands:
+def crop_bands(length: int, side: float) -> Bands:
     """Bilinear weights that stretch the middle `side` share of an axis over the whole of it."""
     position = (1 - side) / 2 * (length - 1) + np.arange(length) * side
     lower = np.floor(position).astype(int)

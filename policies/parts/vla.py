@@ -14,6 +14,7 @@ from typing import Any, Mapping, Sequence
 import numpy as np
 import torch
 
+from policies import device_images
 from policies.base import ActionChunk, PolicySpec, TokenStats
 from policies.codec import ActionCodec, StateCodec
 from policies.checkpoints import components, loading, lora as adapters
@@ -142,15 +143,18 @@ class VLA(Network, ABC):
         components.load(self, found)
         self.component_names = {name: file.name for name, file in found.files.items()}
 
-    def prepare(self, observation: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    def prepare(self, observation: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """-> pixels [b, n, h, w, 3] uint8 of n cameras, prompt_ids [b, S] int64, prompt_mask [b, S] bool, and where it reads it state [b, s]
-        float32, normalised; on the CPU. Raises ValueError naming what is not there, or is of another kind or size."""
-        pixels = np.stack([self.images.pixels(pictures) for pictures in given.pictures(observation, self.spec.cameras)], axis=1)
+        float32, normalised. What came as a tensor stays on its device (device_images.py), the rest is on the CPU. Raises ValueError naming what is not there, or is of another kind or size."""
+        pixels = torch.stack([self._pixels(pictures) for pictures in given.pictures(observation, self.spec.cameras)], dim=1)
         prompt_ids, prompt_mask = self.prompts(given.instructions(observation, len(pixels)))
-        inputs = {"pixels": torch.from_numpy(pixels), "prompt_ids": prompt_ids, "prompt_mask": prompt_mask}
+        inputs = {"pixels": pixels, "prompt_ids": prompt_ids, "prompt_mask": prompt_mask}
         if self.state is not None:
-            inputs["state"] = torch.from_numpy(self.state.encode(given.state(observation, len(pixels), self.state.dims)))
+            inputs["state"] = torch.as_tensor(self.state.encode(given.state(observation, len(pixels), self.state.dims)))
         return inputs
+
+    def _pixels(self, pictures: np.ndarray | torch.Tensor) -> torch.Tensor:
+        return device_images.pixels(self.images, pictures) if isinstance(pictures, torch.Tensor) else torch.from_numpy(self.images.pixels(pictures))
 
     @torch.no_grad()
     def act(self, observation: Mapping[str, np.ndarray], noise: np.ndarray | None) -> ActionChunk:
