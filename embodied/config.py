@@ -199,7 +199,8 @@ def fill_in(config: DictConfig, cores: int) -> None:
     if config.sim.slots is None:
         config.sim.slots = max(cores, config.sim.workers or 1)
     if config.sim.workers is None:
-        config.sim.workers = min(cores, config.sim.slots)
+        batched = config.env.get("_batched_")  # with these values of its keys, the env is one simulator in this process
+        config.sim.workers = 0 if batched and all(config.env.get(key) == value for key, value in batched.items()) else min(cores, config.sim.slots)
     if config.sim.workers > config.sim.slots:
         raise ConfigError(f"sim.workers={config.sim.workers} for sim.slots={config.sim.slots}: some would have nothing to do; use sim.workers={config.sim.slots} or more slots")
 

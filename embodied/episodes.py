@@ -20,10 +20,11 @@ class Episode:
     task: int
     init_state: int | None  # None where the seed draws it
     seed: int  # for env.reset
+    play_on: bool = False  # past success, to the end of the budget; for an env whose spec says that it can
 
     @property
     def options(self) -> dict:
-        return {"task": self.task} | ({} if self.init_state is None else {"init_state": self.init_state})
+        return {"task": self.task} | ({} if self.init_state is None else {"init_state": self.init_state}) | ({"play_on": True} if self.play_on else {})
 
     @property
     def label(self) -> str:
@@ -36,7 +37,8 @@ class Played:
     """What the logs need of an episode that is over."""
 
     episode: Episode
-    success: bool
+    success: bool  # at any step
+    success_at_end: bool  # at the last one
     steps: int  # primitive steps executed
     chunks: int  # inferences
     total: float  # undiscounted return
@@ -79,11 +81,12 @@ class EvaluationLedger:
     tasks: Sequence[int]
     init_states: Sequence[int] | None
     episodes: int
+    play_on: bool = False
 
     def round(self, number: int) -> list[Episode]:
         pairs = _pairs(self.tasks, self.init_states)
         return [
-            Episode(i, i, i, *pairs[i % len(pairs)], seeding.integer(self.seed, "env/evaluate", i if self.init_states is None else i % len(pairs)))
+            Episode(i, i, i, *pairs[i % len(pairs)], seeding.integer(self.seed, "env/evaluate", i if self.init_states is None else i % len(pairs)), self.play_on)
             for i in range(self.episodes)
         ]
 

@@ -50,7 +50,7 @@ def evaluate(arguments: Sequence[str]) -> None:
         deployed.place(parts.evaluation_plan)
         found = programs.evaluation(config, parts, deployed, episodes, progress, "evaluate", 0, on_episode=watch and watch(run))
         suites = table(episodes.rows())
-        summary = {"success": found.rate.as_dict(), "suites": [suite.as_dict() for suite in suites], "protocol": parts.protocol, "checkpoint": weights and str(weights)}
+        summary = {"success": found.rate.as_dict(), "success_at_end": found.at_end.as_dict(), "suites": [suite.as_dict() for suite in suites], "protocol": parts.protocol, "checkpoint": weights and str(weights)}
         write_json(run.timeline_json, found.timeline.perfetto())
         time_by_stage = {"env_steps_per_s": found.steps / found.timeline.wall, "time_by_stage": found.timeline.busy()}
         write_json(run.summary_json, summary | {"wall_s": time.perf_counter() - begun} | time_by_stage)

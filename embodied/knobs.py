@@ -44,6 +44,7 @@ class Sharding:
 class Evaluation:
     episodes: int = 100  # before and after training, and of `evaluate`; every (task, init state) once before any twice
     greedy: bool = False  # the most likely action instead of a sample
+    fixed_horizon: bool | None = None  # episodes go on past success to the end of the budget, where the env can; null = so, unless they are recorded as demonstrations
     before: bool = True
     after: bool = True
 

@@ -35,7 +35,8 @@ class Logs:
 
 @dataclass(frozen=True)
 class Evaluated:
-    rate: Rate
+    rate: Rate  # success at any step
+    at_end: Rate  # success at the last step
     steps: int  # env steps of all episodes
     timeline: Timeline
 
@@ -161,7 +162,8 @@ def evaluate(exam: Exam, ledger: EvaluationLedger, episodes: EpisodeLog, progres
             break
         except StageLost as lost:
             weights, restarts = mended(lost, restarts, progress, exam.recover)
-    return Evaluated(rate(sum(row["success"] for row in rows.ended), len(rows.ended)), sum(row["steps"] for row in rows.ended), result.timeline)
+    once, at_end = (rate(sum(row[key] for row in rows.ended), len(rows.ended)) for key in ("success", "success_at_end"))
+    return Evaluated(once, at_end, sum(row["steps"] for row in rows.ended), result.timeline)
 
 
 class Rows:
@@ -207,6 +209,6 @@ def episode_row(played: Played, phase: str, iteration: int, suite: str) -> dict[
     episode = played.episode
     return {
         "phase": phase, "iteration": iteration, "episode": episode.id, "suite": suite, "task": episode.task, "init_state": episode.init_state,
-        "seed": episode.seed, "success": played.success, "steps": played.steps, "return": played.total,
+        "seed": episode.seed, "success": played.success, "success_at_end": played.success_at_end, "steps": played.steps, "return": played.total,
         "terminated": played.terminated, "truncated": played.truncated, "errored": False,
     }  # fmt: skip

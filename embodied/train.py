@@ -47,14 +47,14 @@ def train(arguments: Sequence[str]) -> None:
         logs = stack.enter_context(programs.logs(config, run, parts, first, progress, chosen))
         success = {}
         if config.evaluation.before and first == 0:
-            success["success_before"] = training.evaluation(logs.episodes, progress, "before", 0).rate
+            success |= programs.judged(training.evaluation(logs.episodes, progress, "before", 0), parts, "before")
         training.train(logs, first)
         training.keep_profile()
         if config.evaluation.after:
             done = max(first, config.iterations)
-            success["success_after"] = training.evaluation(logs.episodes, progress, "after", done).rate
+            success |= programs.judged(training.evaluation(logs.episodes, progress, "after", done), parts, "after")
         if "success_before" not in success:
-            success |= programs.earlier_success(run)
+            success |= programs.earlier_success(run, parts)
         summary = {name: rate.as_dict() for name, rate in success.items()} | programs.totals(run)
         write_json(run.summary_json, summary | {"wall_s": time.perf_counter() - begun, "protocol": parts.protocol})
     for name, rate in sorted(success.items(), reverse=True):

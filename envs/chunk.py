@@ -22,7 +22,7 @@ def step_chunk(env: gymnasium.Env, actions: np.ndarray) -> tuple[Any, np.ndarray
     """Runs `actions` [C, A] (float32, or int64 [C, 1] for a discrete env) until they are used up or the episode ends.
 
     Returns (observation, rewards float32 [n], terminated, truncated, info) with 1 <= n <= C; actions after the end are dropped.
-    `info` is that of the last step run; its `success` is True when any step run reported success, else False.
+    `info` is that of the last step run; its `success` is True when any step run reported success, `success_at_end` when the last one did.
     Raises ValueError for an empty or misshapen chunk.
     """
     actions = np.asarray(actions)
@@ -31,7 +31,8 @@ def step_chunk(env: gymnasium.Env, actions: np.ndarray) -> tuple[Any, np.ndarray
     own = getattr(env, "step_chunk", None)
     if own is not None:
         observation, rewards, terminated, truncated, info = own(actions)
-        return observation, np.asarray(rewards, np.float32), bool(terminated), bool(truncated), {**info, "success": success_of(info)}
+        success = success_of(info)
+        return observation, np.asarray(rewards, np.float32), bool(terminated), bool(truncated), {"success_at_end": success, **info, "success": success}
     discrete = isinstance(env.action_space, gymnasium.spaces.Discrete)
     rewards, success = [], False
     for action in actions:
@@ -40,4 +41,4 @@ def step_chunk(env: gymnasium.Env, actions: np.ndarray) -> tuple[Any, np.ndarray
         success = success or success_of(info)
         if terminated or truncated:
             break
-    return observation, np.array(rewards, np.float32), bool(terminated), bool(truncated), {**info, "success": success}
+    return observation, np.array(rewards, np.float32), bool(terminated), bool(truncated), {**info, "success": success, "success_at_end": success_of(info)}

@@ -2,7 +2,7 @@
 
 An env carries an `EnvSpec` as its attribute `env_spec`. `env=gym` gives what `gymnasium.make`
 builds one from its spaces, by `from_spaces`; any other env has to declare it. The observation is a flat dict: `images/<camera>` uint8 [H, W, 3], `state` float32 [S],
-`instruction` str, `privileged` float32 [P] (poses for a scripted expert, only on request).
+`instruction` str, `privileged` float32 [P] (poses for a scripted expert, only on request). Of a batched simulator, pictures and state are tensors on its device.
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ class EnvSpec:
     horizon: int | None = None  # step budget of an episode; None when the env never truncates
     tasks: tuple[int, ...] = (0,)  # the task indices that reset(options={"task": i}) accepts
     init_states: int | None = None  # fixed initial states per task; None when a seed draws them
+    plays_on: bool = False  # reset(options={"play_on": True}) goes on past success, to the end of the budget
     privileged_layout: dict[str, tuple[int, int]] = field(default_factory=dict)  # name -> (start, stop) in `privileged`
     instructions: tuple[str, ...] = field(default=(), repr=False)  # all that envs of this kind may give, of other tasks and suites too; () where unknown
     protocol: dict = field(default_factory=dict)  # printed and stored beside every score: versions, budget, renderer
+    batched: bool = False  # all slots are one simulator: made by the env's own vector(slots)
 
 
 def from_spaces(name: str, observation: gymnasium.Space, action: gymnasium.Space, horizon: int | None) -> EnvSpec:

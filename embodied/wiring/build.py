@@ -93,7 +93,7 @@ def start_of(config: DictConfig) -> Path | None:
     """The folder that the policy begins from: policy.checkpoint, else the packaged one. None where it has neither, or takes none."""
     if "checkpoint" not in _accepted("policy", config.policy._target_):
         return None
-    found = config.policy.get("checkpoint") or _packaged(config.choices["policy"])
+    found = config.policy.get("checkpoint") or _packaged(config)
     return None if found is None else Path(found)
 
 
@@ -104,14 +104,22 @@ def prepare_fresh(config: DictConfig, run: Any) -> None:
     if config.policy.get("_fresh_") is None or run is None or config.data is None:
         raise ConfigError("policy.checkpoint=fresh: wanted a training run with data=DIR on a policy that can start from nothing; demonstrations give it words and scales")
     from envs.record import read
-    from policies.codec import statistics_of
+    from policies.codec import state_statistics_of, statistics_of
 
-    recorded = read(config.data)
-    actions = np.concatenate([recorded.load(index)["actions"] for index in range(len(recorded))])
-    instructions = list(dict.fromkeys([*recorded.instructions, *env_spec(config, None).instructions]))
-    statistics = {recorded.env_spec.name: {"action": statistics_of(actions)}}
+    recorded, spec = _call("data", lambda: read(config.data)), env_spec(config, None)
+    episodes = [recorded.load(index) for index in range(len(recorded))]
+    if not episodes:
+        raise ConfigError(f"data={config.data}: found no demonstration, wanted at least one to shape a fresh policy by")
+    statistics = {"action": statistics_of(np.concatenate([episode["actions"] for episode in episodes]))}
+    if "state" in episodes[0]:
+        statistics["proprio"] = state_statistics_of(np.concatenate([episode["state"] for episode in episodes]))
     start = run.path / "start"
-    _call("policy", thunks.thunk(config.policy._fresh_, {"folder": str(start), "instructions": instructions, "statistics": statistics, "seed": config.seed}))
+    known = {
+        "folder": str(start), "env_spec": spec, "instructions": list(dict.fromkeys([*recorded.instructions, *spec.instructions])),
+        "statistics": {recorded.env_spec.name: statistics}, "seed": config.seed,
+    }  # fmt: skip
+    accepted = _accepted("policy", config.policy._fresh_)
+    _call("policy", thunks.thunk(config.policy._fresh_, {name: value for name, value in (_arguments(config.policy) | known).items() if name in accepted}))
     config.policy.checkpoint = str(start)
 
 
@@ -157,8 +165,30 @@ def env_spec(config: DictConfig, policy_spec: PolicySpec | None, keep_cameras: b
         env.close()
 
 
-def started_env(config: DictConfig, make_env: Any, slots: int, workers: int) -> VectorEnv:
+def started_env(config: DictConfig, make_env: Any, spec: EnvSpec, slots: int, workers: int) -> Any:
+    """A VectorEnv, or what the env itself makes of so many slots where all are one simulator."""
+    if spec.batched:
+        return _call("env", lambda: make_env().vector(slots))
     return VectorEnv(make_env, slots, workers, timeout=config.sim.timeout, start_timeout=config.sim.start_timeout)
+
+
+def settle_batched(config: DictConfig, spec: EnvSpec) -> None:
+    """One slot group for one simulator, which steps all its slots at once. Raises ConfigError where it is to be shared out."""
+    if not spec.batched:
+        return
+    asked = {"sim.workers": (config.sim.workers, 0), "scheduler.groups": (config.scheduler.groups or 1, 1)}
+    wrong = [f"found {key}={found}, wanted {wanted}" for key, (found, wanted) in asked.items() if found != wanted]
+    if wrong:
+        raise ConfigError(f"env={config.choices['env']}: {' and '.join(wrong)}: all slots are one simulator in one process, which steps them all at once (sim.slots says how many); leave it out")
+    config.scheduler.groups = 1
+
+
+def plays_on(config: DictConfig, spec: EnvSpec) -> bool:
+    """Whether evaluation episodes last their whole budget. Raises ConfigError where that is asked of an env that ends them at success."""
+    asked = config.evaluation.fixed_horizon
+    if asked and not spec.plays_on:
+        raise ConfigError(f"evaluation.fixed_horizon=true: env={config.choices['env']} ends an episode at success; leave it null")
+    return spec.plays_on and (config.record is None if asked is None else asked)
 
 
 def check_fit(env: EnvSpec, policy: PolicySpec) -> None:
@@ -232,7 +262,8 @@ def _call(what: str, make: Any) -> Any:
         raise ConfigError(f"{what}: {text}") from error
 
 
-def _packaged(name: str) -> Path | None:
-    """The small checkpoint that travels with the package, where this policy has one."""
-    folder = resources.files("assets") / f"{name}_small"
+def _packaged(config: DictConfig) -> Path | None:
+    """The small checkpoint that travels with the package, where this policy has one: the env's own, else the standard one."""
+    name = config.choices["policy"]
+    folder = resources.files("assets") / (config.env.get("_checkpoints_") or {}).get(name, f"{name}_small")
     return Path(str(folder)) if folder.is_dir() else None

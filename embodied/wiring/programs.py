@@ -152,6 +152,8 @@ class Parts:
         self.keep_cameras = config.record is not None or config.videos > 0
         self.spec = build.env_spec(config, self.policy.spec, self.keep_cameras)
         build.check_fit(self.spec, self.policy.spec)
+        build.settle_batched(config, self.spec)
+        self.plays_on = build.plays_on(config, self.spec)
         if self.algorithm is not None:
             self.algorithm.action_dims = self.policy.spec.action_dims
             if self.algorithm.needs_reference and not self.policy.spec.distribution:
@@ -176,14 +178,16 @@ class Parts:
         """What a score must be read with."""
         evaluation = self._config.evaluation
         temperature = getattr(self.policy, "temperature", None)
-        return {"env": self.spec.name, **self.spec.protocol, "horizon": self.spec.horizon, "greedy": evaluation.greedy, "temperature": temperature, "seed": self._config.seed}
+        lasts = {"fixed_horizon": self.plays_on or self.spec.protocol.get("fixed_horizon", False)} if self.spec.plays_on else {}
+        return {"env": self.spec.name, **self.spec.protocol, **lasts, "horizon": self.spec.horizon, "greedy": evaluation.greedy, "temperature": temperature, "seed": self._config.seed}
 
     def __enter__(self) -> Parts:
         sim = self._config.sim
         if self.needs_env:
-            print(f"starting {sim.slots} x {self.spec.name} in {sim.workers or 'no'} worker processes", flush=True)
+            where = "as one simulator" if self.spec.batched else f"in {sim.workers or 'no'} worker processes"
+            print(f"starting {sim.slots} x {self.spec.name} {where}", flush=True)
         if self.needs_env and self._config.cluster.kind == "local":
-            self.env = build.started_env(self._config, build.env_thunk(self._config, self.policy.spec, self.keep_cameras), sim.slots, sim.workers)
+            self.env = build.started_env(self._config, build.env_thunk(self._config, self.policy.spec, self.keep_cameras), self.spec, sim.slots, sim.workers)
         return self
 
     def deployment(self, names: Sequence[str]) -> Here | OnRay:
@@ -234,12 +238,13 @@ def evaluation(config: DictConfig, parts: Parts, deployed: Here | OnRay, episode
         deployed.backend.restart(lost.stage)
 
     states = None if parts.spec.init_states is None else range(parts.spec.init_states)
-    ledger = EvaluationLedger(config.seed, parts.facts.tasks, states, config.evaluation.episodes)
+    ledger = EvaluationLedger(config.seed, parts.facts.tasks, states, config.evaluation.episodes, parts.plays_on)
     exam = loop.Exam(
         deployed.backend, parts.evaluation_plan, weights, recover or begun_anew, phase, iteration, parts.spec.name, config.evaluation.greedy, config.scheduler.restarts,
     )  # fmt: skip
     found = loop.evaluate(exam, ledger, episodes, progress, on_episode)
-    progress.note(f"success {phase}: {found.rate}  ({found.timeline.wall:.0f} s)")
+    at_end = f", at the last step {found.at_end}" if parts.plays_on else ""
+    progress.note(f"success {phase}: {found.rate}{at_end}  ({found.timeline.wall:.0f} s)")
     return found
 
 
@@ -266,10 +271,16 @@ def finished(run: RunFolder, config: DictConfig) -> bool:
     return summary.get("iterations", 0) >= config.iterations and ("success_after" in summary or not config.evaluation.after)
 
 
-def earlier_success(run: RunFolder) -> dict[str, Rate]:
-    """success_before of a resumed run, from the episodes it wrote before it was cut."""
+def judged(found: loop.Evaluated, parts: Parts, phase: str) -> dict[str, Rate]:
+    """The success of a phase by name; also that at the last step, where episodes go on past success."""
+    return {f"success_{phase}": found.rate} | ({f"success_at_end_{phase}": found.at_end} if parts.plays_on else {})
+
+
+def earlier_success(run: RunFolder, parts: Parts) -> dict[str, Rate]:
+    """What `judged` said of the phase before, for a resumed run, from the episodes it wrote before it was cut."""
     rows = read_episodes(run.episodes_jsonl, "before")
-    return {"success_before": rate_of(rows)} if rows else {}
+    at_end = [row | {"success": row["success_at_end"]} for row in rows if "success_at_end" in row]
+    return ({"success_before": rate_of(rows)} if rows else {}) | ({"success_at_end_before": rate_of(at_end)} if at_end and parts.plays_on else {})
 
 
 def totals(run: RunFolder) -> dict[str, Any]:

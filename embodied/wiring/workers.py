@@ -60,7 +60,7 @@ def elsewhere(config: dict, names: tuple[str, ...], facts: Facts, share: tuple[i
     policy = build.policy(whole, bool(algorithm and algorithm.needs_values), facts.weights and Path(facts.weights)) if set(names) - {"sim"} else None
     env = None
     if "sim" in names:
-        env = build.started_env(whole, build.env_thunk(whole, facts.policy), slots, workers)
+        env = build.started_env(whole, build.env_thunk(whole, facts.policy), facts.env, slots, workers)
     return stages(whole, names, facts, algorithm, learner, policy, env, share, sharding)
 
 

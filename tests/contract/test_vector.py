@@ -265,7 +265,7 @@ def test_a_plain_env_gets_its_spec_from_its_spaces_and_its_vector_as_state():
     assert result.observation["state"].dtype == np.float32
     assert np.allclose(result.observation["state"], [0.1, 0.2, 0.3])
     assert result.rewards.tolist() == [0.5, 0.5]
-    assert result.info == {"small": 3, "success": False}
+    assert result.info == {"small": 3, "success": False, "success_at_end": False}
 
 
 def test_an_observation_that_the_spec_does_not_declare_is_refused_by_name():

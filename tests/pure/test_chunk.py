@@ -27,7 +27,7 @@ def test_a_chunk_runs_whole_where_the_episode_is_long_enough():
     assert observation == 3
     assert rewards.dtype == np.float32 and rewards.tolist() == [0.5, 1.0, 1.5]
     assert (terminated, truncated) == (False, False)
-    assert info == {"is_success": False, "n": 3, "success": False}
+    assert info == {"is_success": False, "n": 3, "success": False, "success_at_end": False}
     assert [action.tolist() for action in env.seen] == [[0, 1], [2, 3], [4, 5]]
 
 
@@ -40,6 +40,11 @@ def test_actions_after_the_end_are_dropped():
 @pytest.mark.parametrize("key", ["success", "is_success"])
 def test_success_at_any_step_of_the_chunk_counts_as_the_chunks(key):
     assert step_chunk(Counter(9, success_at=1, key=key), np.zeros((3, 2), np.float32))[4]["success"] is True
+
+
+def test_success_at_the_end_is_that_of_the_last_step_alone():
+    info = step_chunk(Counter(9, success_at=1), np.zeros((3, 2), np.float32))[4]
+    assert (info["success"], info["success_at_end"]) == (True, False)
 
 
 def test_an_env_that_says_nothing_of_success_has_not_succeeded():

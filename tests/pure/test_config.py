@@ -6,6 +6,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from embodied.config import ConfigError, choices_of, compose, refuse_unused, reopened
+from embodied.wiring.build import settle_batched, started_env
+from envs.spec import ActionSpec, EnvSpec
 
 
 @pytest.mark.parametrize(
@@ -42,6 +44,35 @@ def test_a_whole_number_is_a_number() -> None:
 def test_the_command_line_wins_over_what_a_choice_wants_of_the_run() -> None:
     assert compose(["env=gym"]).sim.workers == 0
     assert compose(["env=gym", "sim.workers=2"]).sim.workers == 2
+
+
+def test_an_env_that_is_one_simulator_has_no_workers_unless_they_are_asked_for() -> None:
+    assert compose(["env=maniskill", "env.backend=cuda"]).sim.workers == 0
+    assert compose(["env=maniskill", "env.backend=cuda", "sim.workers=2", "sim.slots=2"]).sim.workers == 2
+    assert compose(["env=maniskill"]).sim.workers == compose(["env=maniskill", "env.backend=cpu"]).sim.workers > 0
+
+
+@pytest.mark.parametrize(("arguments", "message"), [(["sim.workers=1"], "found sim.workers=1, wanted 0"), (["sim.workers=0", "scheduler.groups=2"], "found scheduler.groups=2, wanted 1")])
+def test_one_simulator_is_not_shared_out(arguments: list[str], message: str) -> None:
+    config = compose(["env=toy", *arguments])
+    with pytest.raises(ConfigError, match=f"env=toy: {message}.*steps them all at once"):
+        settle_batched(config, EnvSpec("t", ActionSpec("discrete", 1, choices=2), state=1, batched=True))
+
+
+def test_one_simulator_has_one_slot_group_and_others_what_they_were_given() -> None:
+    for batched, groups in ((True, 1), (False, None)):
+        config = compose(["env=toy", "sim.workers=0"])
+        settle_batched(config, EnvSpec("t", ActionSpec("discrete", 1, choices=2), state=1, batched=batched))
+        assert config.scheduler.groups == groups
+
+
+def test_one_simulator_is_what_the_env_makes_of_its_slots() -> None:
+    class Env:
+        def vector(self, slots: int) -> tuple[str, int]:
+            return "one simulator", slots
+
+    spec = EnvSpec("t", ActionSpec("discrete", 1, choices=2), state=1, batched=True)
+    assert started_env(compose(["env=toy"]), Env, spec, 5, 0) == ("one simulator", 5)
 
 
 def test_a_free_block_of_arguments_takes_any_name() -> None:

@@ -27,6 +27,11 @@ def test_repeats_of_an_initial_state_are_other_episodes_with_other_noise() -> No
     assert ledger[0].seed == ledger[3].seed
 
 
+def test_only_an_episode_that_shall_go_on_past_success_asks_for_it() -> None:
+    asked = [EvaluationLedger(0, [2], None, 1, play_on).round(0)[0].options for play_on in (False, True)]
+    assert asked == [{"task": 2}, {"task": 2, "play_on": True}]
+
+
 def test_a_group_shares_task_state_and_seed() -> None:
     episodes = TrainingLedger(7, [0, 1], range(5), groups=3, group_size=4).round(2)
     assert [episode.order for episode in episodes] == list(range(12))
