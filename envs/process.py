@@ -186,11 +186,11 @@ class Process:
         """Every answer that has come. Raises EnvError where the worker died, or has been at one operation for more than `timeout` s."""
         replies = []
         try:
-            while self.waiting and self.connection.poll():
-                reply = self.connection.recv()
+            while self.waiting and (readable or self.connection.poll()):
+                reply, readable = self.connection.recv(), False
                 replies.append((self.waiting.popleft(), reply))
                 self._since = time.monotonic()
-            died = self._process.poll() is not None and not self.connection.poll()
+            died = not replies and self._process.poll() is not None and not self.connection.poll()
         except (EOFError, OSError):
             died = True
         if replies or not self.waiting:

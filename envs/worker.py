@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import fcntl
+import math
 import mmap
 import os
 import queue
@@ -87,7 +88,7 @@ def slot_arrays(spec: EnvSpec, buffer: Any, slot: int) -> dict[str, np.ndarray]:
 
 
 def _padded(shape: tuple[int, ...], dtype: type) -> int:
-    return -(-int(np.prod(shape)) * np.dtype(dtype).itemsize // ALIGNMENT) * ALIGNMENT
+    return -(-math.prod(shape) * np.dtype(dtype).itemsize // ALIGNMENT) * ALIGNMENT
 
 
 class Slots:
