@@ -1,23 +1,27 @@
-"""A ManiSkill task on the CPU as a Gymnasium env: one episode is (task, seed), and nothing else decides how it begins.
+"""A ManiSkill task as a Gymnasium env, on the CPU: one episode is (task, seed), and nothing else decides how it begins. On CUDA, it makes the one simulator
+that all slots are (`vector`), and what can be promised of that is in batched.py and parallel.py.
 
-Guarantees: an episode is bit for bit the same whatever ran before it; pictures are taken once per chunk, after its last step; `truncated` is
+Guarantees, on the CPU: an episode is bit for bit the same whatever ran before it; pictures are taken once per chunk, after its last step; `truncated` is
 true exactly at the budget; nothing is asked on the terminal; without cameras no Vulkan device is needed.
 """
 
 from __future__ import annotations
 
+import string
+from dataclasses import replace
 from importlib import metadata
-from typing import Any, Sequence
+from typing import Any, Mapping, Sequence
 
 import gymnasium
 import numpy as np
 
 from envs.maniskill import tasks, vulkan
+from envs.maniskill.episode import Episode, for_simulator, plays_on
 from envs.spec import IMAGE_PREFIX, ActionSpec, EnvSpec
 
 REWARDS = ("sparse", "normalized_dense", "dense")
 STATES = ("auto", "full", "robot")
-SCORES = ("once", "end")
+BACKENDS = {"cpu": "physx_cpu", "cuda": "physx_cuda"}
 TESTED = "3.0.1"
 
 
@@ -30,8 +34,9 @@ class ManiSkillEnv(gymnasium.Env):
     shader: ManiSkill's shader pack. show_goal: cameras see what ManiSkill hides from them (the goal of PickCube).
     state: "full" = ManiSkill's state observation with the poses of all bodies, "robot" = what it gives a policy with pictures, "auto" = full without cameras.
     reward: "sparse" (1.0 with success, -1.0 with failure), "normalized_dense" or "dense". horizon: step budget, None = the registered one.
-    fixed_horizon: every episode lasts its whole budget. score: whether `success` means success at any step ("once") or at the last one ("end").
-    instruction: None = the table's, "" = none. privileged: adds poses for a scripted expert.
+    fixed_horizon: every episode goes on past success, to the end of its budget; else only those do that are begun with options={"play_on": True}.
+    instruction: None = the table's, else each episode's own where the task gives one; "" = none. privileged: adds poses for a scripted expert.
+    arguments: more keyword arguments for the task's constructor. backend: "cpu", or "cuda": all slots are one simulator, made by `vector`.
     Raises ValueError naming the choices for what is not there, ImportError without mani_skill, RuntimeError where cameras find no Vulkan device.
     """
 
@@ -51,18 +56,22 @@ class ManiSkillEnv(gymnasium.Env):
         reward: str = "sparse",
         horizon: int | None = None,
         fixed_horizon: bool = False,
-        score: str = "once",
         instruction: str | None = None,
         privileged: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        backend: str = "cpu",
     ):
         self._versions = _versions()
-        _check(resolution, state, reward, horizon, score)
+        _check(resolution, state, reward, horizon, backend)
+        self._backend = backend
         self._id, self._control_mode, self._cameras, self._resolution, self._shader = id, control_mode, tuple(cameras), int(resolution), shader
-        self._show_goal, self._reward, self._fixed, self._score, self._privileged = bool(show_goal), reward, bool(fixed_horizon), score, bool(privileged)
+        self._show_goal, self._reward, self._fixed, self._privileged = bool(show_goal), reward, bool(fixed_horizon), bool(privileged)
         self._sensors = {name: tasks.CAMERA_ALIASES.get(name, name) for name in self._cameras}  # our name -> ManiSkill's
-        self._robot, self._task = _known(id, control_mode, robot, tuple(self._sensors.values()))
+        self._arguments = tuple(sorted((arguments or {}).items()))
+        self._robot, self._task = _known(id, control_mode, robot, tuple(self._sensors.values()), self._arguments, BACKENDS[backend])
         self._full = state == "full" or (state == "auto" and not self._cameras)
         self._instruction = tasks.instruction_of(id, self._task, instruction, bool(self._cameras))
+        self._speaks = self._task.speaks and instruction is None and not self._instruction  # else every episode has the one text
         if privileged and self._task.bodies is None:
             raise ValueError(f"env.id={id}: no scripted expert knows this task with robot {self._task.robot}, wanted one of {', '.join(tasks.EXPERT_TASKS)}")
         self._horizon = int(horizon) if horizon is not None else self._task.budget
@@ -71,25 +80,23 @@ class ManiSkillEnv(gymnasium.Env):
         if self._cameras:
             vulkan.require()
         self._simulator: Any = None
-        self._steps, self._once, self._at_end, self._over = 0, False, False, True
+        self._episode: Episode | None = None  # none was started
         self.env_spec = self._describe()
         action = self.env_spec.action
         self.action_space = gymnasium.spaces.Box(np.array(action.low, np.float32), np.array(action.high, np.float32), dtype=np.float32)
         self.observation_space = self._spaces()
 
     def reset(self, *, seed: int | None = None, options: dict | None = None):
-        """options: {"task": 0} or nothing; the seed (below 2**32) draws the initial state, and without one the last seed's stream goes on."""
+        """options: {"task": 0}, {"play_on": True}, both or nothing; the seed (below 2**32) draws the initial state, and without one the last seed's stream goes on."""
         super().reset(seed=seed)
-        options = dict(options or {})
-        task, init_state = options.pop("task", 0), options.pop("init_state", None)
-        if task != 0 or init_state is not None or options:
-            found = f"task {task}, init_state {init_state}" + (f" and {sorted(options)}" if options else "")
-            raise ValueError(f"found {found}, wanted task 0 and no init_state: this env has one task ({self._id}), and the seed draws how it begins")
+        play_on = plays_on(self._id, options)
+        if self._backend != "cpu":
+            raise RuntimeError(f"found reset() with backend={self._backend}, wanted vector(slots): there all slots are one simulator; backend=cpu has one for each env")
         if self._simulator is None:
             self._simulator = self._built()
         self._simulator.reset(int(self.np_random.integers(2**31)) if seed is None else int(seed))
-        self._steps, self._once, self._at_end, self._over = 0, False, False, False
-        return self._observe(), self._info()
+        self._episode = self._begun(play_on)
+        return self._observe(), self._episode.info()
 
     def step(self, action: np.ndarray):
         """action: [A] float within the action space; with a Panda the last one is the gripper (-1 opens, +1 closes)."""
@@ -99,30 +106,31 @@ class ManiSkillEnv(gymnasium.Env):
     def step_chunk(self, actions: np.ndarray):
         """actions: [C, A] -> (observation, rewards [n] float32, terminated, truncated, info), n <= C steps run.
 
-        info: `success` as `score` says, `success_once` and `success_at_end` (of the last step run), `fail`.
+        info: `success` (at any step of the episode so far), `success_at_end` (at the last step run), `fail`.
         """
-        actions = np.array(actions, dtype=np.float32)
-        dims = self.env_spec.action.dims
-        if actions.ndim != 2 or actions.shape[1] != dims or not len(actions):
-            raise ValueError(f"found actions of shape {actions.shape}, wanted [C, {dims}] with C of at least 1")
-        if not np.isfinite(actions).all():
-            raise ValueError("found an action that is not finite, wanted numbers within the action space")
-        if self._over:
+        actions, episode, rewards = for_simulator(actions, self.env_spec.action), self._episode, []
+        if episode is None or episode.over:
             raise RuntimeError("found a step outside an episode (it is over, or none was started), wanted reset() first")
-        if self.env_spec.action.gripper is not None:
-            actions[:, -1] *= -1.0  # ManiSkill opens with +1
-        rewards, failed, terminated = [], False, False
-        for action in actions[: self._horizon - self._steps]:
-            reward, self._at_end, failed = self._simulator.step(action)
-            self._steps += 1
-            self._once = self._once or self._at_end
+        for action in actions[: episode.left]:
+            reward, *ends = self._simulator.step(action)
+            episode.count(*ends)
             rewards.append(reward)
-            terminated = (self._at_end or failed) and not self._fixed
-            if terminated:
+            if episode.terminated:
                 break
-        truncated = not terminated and self._steps >= self._horizon
-        self._over = terminated or truncated
-        return self._observe(), np.array(rewards, np.float32), terminated, truncated, self._info(failed)
+        return self._observe(), np.array(rewards, np.float32), episode.terminated, episode.truncated, episode.info()
+
+    def vector(self, slots: int) -> Any:
+        """So many slots as one simulator on CUDA: a `ManiSkillBatch`, with the interface of envs.vector.VectorEnv. Raises ValueError, EnvError."""
+        from envs.maniskill.batched import ManiSkillBatch  # here because it imports torch
+
+        def simulator() -> Any:
+            from envs.maniskill.parallel import Parallel, Shown
+
+            privileged = (tasks.EXPERT_TASKS.index(self._id), self._task.bodies) if self._privileged else None
+            scene = replace(self._scene(), envs=slots, physics=BACKENDS[self._backend])
+            return Parallel(scene, Shown(self._sensors, None if self._speaks else self._instruction, privileged))
+
+        return ManiSkillBatch(simulator, slots, self.env_spec, self._begun)
 
     def render(self) -> np.ndarray:
         """[H, W, 3] uint8: the first camera's picture."""
@@ -133,26 +141,30 @@ class ManiSkillEnv(gymnasium.Env):
     def close(self) -> None:
         if self._simulator is not None:
             self._simulator.close()
-        self._simulator, self._over = None, True
+        self._simulator = self._episode = None
 
     def _built(self) -> Any:
         # Imported here because it imports the simulator.
-        from envs.maniskill.simulator import Scene, Simulator
+        from envs.maniskill.simulator import Simulator
+
+        return Simulator(self._scene())
+
+    def _scene(self) -> Any:
+        from envs.maniskill.simulator import Scene
 
         sensors = tuple(self._sensors.values())
-        return Simulator(Scene(self._id, self._control_mode, self._robot, self._reward, sensors, self._resolution, self._shader, self._full, self._show_goal))
+        return Scene(self._id, self._control_mode, self._robot, self._reward, sensors, self._resolution, self._shader, self._full, self._show_goal, self._arguments)
 
-    def _info(self, failed: bool = False) -> dict[str, bool]:
-        success = self._once if self._score == "once" else self._over and self._at_end
-        return {"success": success, "success_once": self._once, "success_at_end": self._at_end, "fail": failed}
+    def _begun(self, play_on: bool) -> Episode:
+        return Episode(self._horizon, self._fixed or play_on)
 
     def _observe(self) -> dict:
         simulator = self._simulator
         pictures = simulator.pictures() if self._cameras else {}
         observation: dict[str, Any] = {IMAGE_PREFIX + name: pictures[sensor] for name, sensor in self._sensors.items()}
         observation["state"] = simulator.state()
-        if self._instruction:
-            observation["instruction"] = self._instruction
+        if self.env_spec.language:
+            observation["instruction"] = simulator.instruction() if self._speaks else self._instruction
         if self._privileged:
             observation["privileged"] = simulator.privileged(tasks.EXPERT_TASKS.index(self._id), self._task.bodies)
         return observation
@@ -162,7 +174,7 @@ class ManiSkillEnv(gymnasium.Env):
         spaces: dict[str, gymnasium.Space] = {IMAGE_PREFIX + name: gymnasium.spaces.Box(0, 255, (*size, 3), np.uint8) for name, size in spec.images.items()}
         spaces["state"] = gymnasium.spaces.Box(-np.inf, np.inf, (spec.state,), np.float32)
         if spec.language:
-            spaces["instruction"] = gymnasium.spaces.Text(512, charset=frozenset(self._instruction))
+            spaces["instruction"] = gymnasium.spaces.Text(512, charset=frozenset(string.printable if self._speaks else self._instruction))
         if spec.privileged:
             spaces["privileged"] = gymnasium.spaces.Box(-np.inf, np.inf, (spec.privileged,), np.float32)
         return gymnasium.spaces.Dict(spaces)
@@ -171,9 +183,8 @@ class ManiSkillEnv(gymnasium.Env):
         layout, task = tasks.privileged_layout(), self._task
         low, high = task.action
         protocol = {
-            "budget": self._horizon, "registered_budget": task.budget, "fixed_horizon": self._fixed,
-            "success": "at any step (success once)" if self._score == "once" else "at the last step (success at end)",
-            "robot": task.robot, "control_mode": self._control_mode, "reward": self._reward, "sim": "physx_cpu",
+            "budget": self._horizon, "registered_budget": task.budget, "fixed_horizon": self._fixed, "success": "at any step (success once)",
+            "robot": task.robot, "control_mode": self._control_mode, "reward": self._reward, "sim": BACKENDS[self._backend],
             "shader": self._shader if self._cameras else "none", "resolution": self._resolution if self._cameras else 0,
             "goal_shown": self._show_goal and bool(self._cameras), "state": "full" if self._full else "robot", **self._versions,
         }  # fmt: skip
@@ -182,18 +193,20 @@ class ManiSkillEnv(gymnasium.Env):
             action=ActionSpec("continuous", len(low), low=low, high=high, gripper="open_-1_close_+1" if task.robot in tasks.PANDAS else None),
             images={name: (self._resolution, self._resolution) for name in self._cameras},
             state=task.state if self._full else task.robot_state,
-            language=bool(self._instruction),
+            language=bool(self._instruction) or self._speaks,
             privileged=max(stop for _, stop in layout.values()) if self._privileged else 0,
             horizon=self._horizon,
             instructions=tuple(dict.fromkeys([*filter(None, [self._instruction]), *tasks.instructions()])),
             protocol=protocol,
+            plays_on=True,
+            batched=self._backend == "cuda",
             privileged_layout=layout,
         )
 
 
-def _known(id: str, control_mode: str, robot: str | None, sensors: tuple[str, ...]) -> tuple[str | None, tasks.Task]:
+def _known(id: str, control_mode: str, robot: str | None, sensors: tuple[str, ...], arguments: tuple[tuple[str, Any], ...], physics: str) -> tuple[str | None, tasks.Task]:
     """(robot to build, None for the task's own; what is known of the task with its action bounds). Raises ValueError for a camera it does not have."""
-    task = tasks.TASKS.get(id)
+    task = tasks.KNOWN.get(id)
     if task is not None and robot is None:
         robot = tasks.WRIST_ROBOTS[task.robot] if "hand_camera" in sensors else task.robot
     if task is not None and robot in tasks.PANDAS and control_mode in tasks.PANDA_CONTROL:
@@ -201,7 +214,7 @@ def _known(id: str, control_mode: str, robot: str | None, sensors: tuple[str, ..
     else:
         from envs.maniskill.simulator import measured
 
-        task = tasks.named(measured(id, control_mode, robot), task)
+        task = tasks.named(measured(id, control_mode, robot, arguments, physics), task)
     unknown = [name for name in sensors if name not in task.cameras]
     if unknown:
         raise ValueError(f"env.cameras: found {unknown[0]!r}, wanted any of {', '.join(task.cameras) or 'none'}: those of {id} with robot {task.robot}")
@@ -215,10 +228,14 @@ def _versions() -> dict[str, str]:
         raise ImportError(f"found no {error.name}, wanted mani_skill {TESTED} for env=maniskill; pip install 'm2flow[maniskill]'") from error
 
 
-def _check(resolution: int, state: str, reward: str, horizon: int | None, score: str) -> None:
-    for name, found, wanted in (("state", state, STATES), ("reward", reward, REWARDS), ("score", score, SCORES)):
+def _check(resolution: int, state: str, reward: str, horizon: int | None, backend: str) -> None:
+    for name, found, wanted in (("state", state, STATES), ("reward", reward, REWARDS), ("backend", backend, BACKENDS)):
         if found not in wanted:
             raise ValueError(f"found {name} {found!r}, wanted one of {', '.join(wanted)}")
     for name, value, least in (("resolution", resolution, 8), ("horizon", horizon, 1)):
         if value is not None and int(value) < least:
             raise ValueError(f"found {name} {value}, wanted at least {least}")
+    if backend == "cuda":
+        from envs.maniskill import cuda  # here because it imports torch
+
+        cuda.require_device()

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from envs.maniskill import vulkan
+from envs.maniskill import cuda, vulkan
 from envs.maniskill.tasks import FROM_THE_WHEEL, Bodies, Task
 
 if not vulkan.found():
@@ -27,7 +27,11 @@ from mani_skill.sensors.camera import parse_camera_configs  # noqa: E402
 from mani_skill.utils import assets, common, download_asset  # noqa: E402
 from mani_skill.utils.registration import REGISTERED_ENVS  # noqa: E402
 
+import envs.maniskill.put_on_plate.task  # noqa: E402, F401  (registers our own)
+from envs.maniskill import shaders, stepping  # noqa: E402
+
 logging.getLogger("mani_skill ").setLevel(logging.ERROR)  # its name ends in a space
+shaders.use_lean()
 
 _RUN = f"without any download there run {', '.join(FROM_THE_WHEEL)}"
 
@@ -45,6 +49,9 @@ class Scene:
     shader: str
     full_state: bool  # True: the poses of all bodies; False: what ManiSkill gives a policy with pictures
     show_goal: bool
+    arguments: tuple[tuple[str, Any], ...] = ()  # more keyword arguments for the task's constructor
+    envs: int = 1  # copies that step at once; several only on CUDA
+    physics: str = "physx_cpu"  # or physx_cuda
 
     @property
     def observes(self) -> str:
@@ -55,27 +62,15 @@ class Simulator:
     """Raises ValueError for a task, robot, camera, control mode or reward that is not there, RuntimeError without a Vulkan device where there are cameras."""
 
     def __init__(self, scene: Scene):
-        check_installed(scene.id)
         self._scene = scene
-        self._env = _built(scene)
-        missing = [name for name in scene.cameras if name not in self._env._sensors]
-        if missing:
-            raise ValueError(f"found camera {missing[0]!r}, wanted any of {', '.join(self._env._sensors)}: those of {scene.id} with robot {self._env.robot_uids}")
-        # The simulator would look after every step; here it only looks when asked.
-        self._env.get_obs = lambda info=None, unflattened=False: {}
-        self._env._flatten_raw_obs = lambda observation: observation
+        self._env = prepared(scene)
 
     def reset(self, seed: int) -> None:
         """seed: below 2**32."""
         env = self._env
         _, self._info = env.reset(seed=[seed])
-        if self._scene.cameras:
-            env._sensors = {name: env._sensors[name] for name in self._scene.cameras}  # nobody sees the others
-            env.scene.sensors = env._sensors
-        if self._scene.show_goal and self._scene.cameras:
-            for body in env._hidden_objects:
-                body.show_visual()
-            env._hidden_objects = []
+        dress(env, self._scene)
+        stepping.hasten(env)
 
     def step(self, action: np.ndarray) -> tuple[float, bool, bool]:
         """action [A] float32 in the simulator's convention -> (reward, success, failure)."""
@@ -90,6 +85,10 @@ class Simulator:
         """camera -> [H, W, 3] uint8; one render of each."""
         return {name: data["rgb"][0].cpu().numpy() for name, data in self._env._get_obs_sensor_data().items()}
 
+    def instruction(self) -> str:
+        """The episode's text, of a task that gives each its own."""
+        return self._env.get_language_instruction()[0]
+
     def privileged(self, task: int, bodies: Bodies) -> np.ndarray:
         """[P] float32 in the order of `tasks.PRIVILEGED`. task: its number there."""
         env = self._env
@@ -102,6 +101,33 @@ class Simulator:
 
     def _said(self, key: str) -> bool:
         return bool(self._info[key].any()) if key in self._info else False
+
+
+def prepared(scene: Scene) -> Any:
+    """The task's env, which looks only when asked: it would after every step. Raises what `Simulator` raises."""
+    check_installed(scene.id)
+    env = _built(scene)
+    if scene.cameras and shaders.has_map(env):
+        env.close()
+        shaders.use_whole()  # and from now on: a scene may be built anew at any reset
+        env = _built(scene)
+    missing = [name for name in scene.cameras if name not in env._sensors]
+    if missing:
+        raise ValueError(f"found camera {missing[0]!r}, wanted any of {', '.join(env._sensors)}: those of {scene.id} with robot {env.robot_uids}")
+    env.get_obs = lambda info=None, unflattened=False: {}
+    env._flatten_raw_obs = lambda observation: observation
+    return env
+
+
+def dress(env: Any, scene: Scene) -> None:
+    """What the cameras see: after a reset, which may have built all of it anew."""
+    if scene.cameras:
+        env._sensors = {name: env._sensors[name] for name in scene.cameras}  # nobody sees the others
+        env.scene.sensors = env._sensors
+    if scene.show_goal and scene.cameras:
+        for body in env._hidden_objects:
+            body.show_visual()
+        env._hidden_objects = []
 
 
 def check_installed(id: str) -> None:
@@ -118,10 +144,13 @@ def check_installed(id: str) -> None:
 
 
 @lru_cache(maxsize=64)
-def measured(id: str, control_mode: str, robot: str | None) -> Task:
-    """What the table would say of a task or robot that it does not have: from a scene that is built without a renderer and closed at once."""
+def measured(id: str, control_mode: str, robot: str | None, arguments: tuple[tuple[str, Any], ...] = (), physics: str = "physx_cpu") -> Task:
+    """What the table would say of a task or robot that it does not have: from a scene that is built without a renderer and closed at once.
+
+    physics: as that of the scene to come: a process that has begun with PhysX on the CPU may not have it on CUDA.
+    """
     check_installed(id)
-    env = _built(Scene(id, control_mode, robot, None, (), 0, "default", True, False))
+    env = _built(Scene(id, control_mode, robot, None, (), 0, "default", True, False, arguments, physics=physics))
     try:
         info = env.get_info()
         full = _flat(env._get_obs_state_dict(info))
@@ -131,21 +160,24 @@ def measured(id: str, control_mode: str, robot: str | None) -> Task:
         cameras = parse_camera_configs(env._default_sensor_configs) | parse_camera_configs(env.agent._sensor_configs)
         robot_uid = env.robot_uids if isinstance(env.robot_uids, str) else env.agent.uid
         bounds = (tuple(map(float, space.low)), tuple(map(float, space.high)))
+        speaks = hasattr(env, "get_language_instruction")
     finally:
         env.close()
-    env = _built(Scene(id, control_mode, robot, None, (), 0, "default", False, False))
+    env = _built(Scene(id, control_mode, robot, None, (), 0, "default", False, False, arguments, physics=physics))
     try:
         own = _flat(env._get_obs_state_dict(env.get_info()))
     finally:
         env.close()
-    return Task(None, REGISTERED_ENVS[id].max_episode_steps or 0, len(full), len(own), bounds, tuple(cameras), None, robot_uid)
+    return Task(None, REGISTERED_ENVS[id].max_episode_steps or 0, len(full), len(own), bounds, tuple(cameras), None, robot_uid, speaks)
 
 
 def _built(scene: Scene) -> Any:
     """The task's env, unwrapped: the budget is counted by whoever asks."""
     if scene.cameras:
         vulkan.require()
-    chosen = {} if scene.robot is None else {"robot_uids": scene.robot}
+    if scene.physics != "physx_cpu":
+        cuda.require_library()
+    chosen = dict(scene.arguments) if scene.robot is None else {**dict(scene.arguments), "robot_uids": scene.robot}
     sensors = {"width": scene.resolution, "height": scene.resolution, "shader_pack": scene.shader} if scene.cameras else {}
     registered = REGISTERED_ENVS[scene.id]
     if scene.reward not in (None, *registered.cls.SUPPORTED_REWARD_MODES):
@@ -154,12 +186,12 @@ def _built(scene: Scene) -> Any:
         raise ValueError(f"env.robot: found {scene.robot!r}, wanted one of {', '.join(sorted(REGISTERED_AGENTS))}")
     try:
         return registered.make(
-            num_envs=1, obs_mode=scene.observes, reward_mode=scene.reward, control_mode=scene.control_mode, sensor_configs=sensors,
-            sim_backend="physx_cpu", render_backend="gpu" if scene.cameras else "none", **chosen,
+            num_envs=scene.envs, obs_mode=scene.observes, reward_mode=scene.reward, control_mode=scene.control_mode, sensor_configs=sensors,
+            sim_backend=scene.physics, render_backend="gpu" if scene.cameras else "none", **chosen,
         )  # fmt: skip
-    except (KeyError, AssertionError, AttributeError, NotImplementedError, OSError, RuntimeError) as error:  # seen from its tasks' constructors
+    except (KeyError, AssertionError, AttributeError, NotImplementedError, OSError, RuntimeError, TypeError) as error:  # seen from its tasks' constructors
         if scene.control_mode is not None:  # which modes there are, only a built robot says
-            env = _built(replace(scene, control_mode=None))
+            env = _built(replace(scene, control_mode=None, envs=1))
             modes = env.agent.supported_control_modes
             env.close()
             if scene.control_mode not in modes:

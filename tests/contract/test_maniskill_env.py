@@ -55,7 +55,7 @@ def test_an_observation_has_the_declared_entries_and_types(env):
     found = {key: (value.dtype, value.shape) for key, value in observation.items() if key != "instruction"}
     assert found == {"state": (np.float32, (35,)), "privileged": (np.float32, (30,))}
     assert observation["instruction"] == "push the blue cube to the target"
-    assert info == {"success": False, "success_once": False, "success_at_end": False, "fail": False}
+    assert info == {"success": False, "success_at_end": False, "fail": False}
 
 
 def test_the_privileged_poses_are_those_of_the_scene(env):
@@ -147,18 +147,18 @@ class Scripted:
 
 
 @pytest.mark.parametrize(
-    ("settings", "successes", "ending"),
+    ("settings", "options", "successes", "ending"),
     [
-        ({}, [0, 1, 0, 0], (2, True, False, {"success": True, "success_once": True, "success_at_end": True, "fail": False})),
-        ({"fixed_horizon": True}, [0, 1, 0, 0], (4, False, True, {"success": True, "success_once": True, "success_at_end": False, "fail": False})),
-        ({"fixed_horizon": True, "score": "end"}, [0, 1, 0, 0], (4, False, True, {"success": False, "success_once": True, "success_at_end": False, "fail": False})),
-        ({"fixed_horizon": True, "score": "end"}, [0, 1, 0, 1], (4, False, True, {"success": True, "success_once": True, "success_at_end": True, "fail": False})),
+        ({}, {}, [0, 1, 0, 0], (2, True, False, {"success": True, "success_at_end": True, "fail": False})),
+        ({}, {"play_on": True}, [0, 1, 0, 0], (4, False, True, {"success": True, "success_at_end": False, "fail": False})),
+        ({"fixed_horizon": True}, {}, [0, 1, 0, 0], (4, False, True, {"success": True, "success_at_end": False, "fail": False})),
+        ({"fixed_horizon": True}, {}, [0, 1, 0, 1], (4, False, True, {"success": True, "success_at_end": True, "fail": False})),
     ],
 )
-def test_success_once_and_at_the_end(settings, successes, ending):
+def test_success_once_and_at_the_end(settings, options, successes, ending):
     made = ManiSkillEnv("PushCube-v1", cameras=(), horizon=4, **settings)
     made._simulator = Scripted(map(bool, successes))
-    made.reset(seed=0)
+    made.reset(seed=0, options=options)
     _, rewards, terminated, truncated, info = made.step_chunk(np.zeros((8, 7), np.float32))
     assert (len(rewards), terminated, truncated, info) == ending
 

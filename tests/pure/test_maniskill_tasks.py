@@ -91,7 +91,6 @@ def test_a_task_without_a_text_wants_one_only_where_there_are_pictures():
     [
         ({"reward": "shaped"}, "wanted one of sparse, normalized_dense, dense"),
         ({"state": "poses"}, "wanted one of auto, full, robot"),
-        ({"score": "last"}, "wanted one of once, end"),
         ({"horizon": 0}, "found horizon 0, wanted at least 1"),
         ({"cameras": ("front",)}, "found 'front', wanted any of base_camera"),
         ({"id": "RollBall-v1", "privileged": True}, "no scripted expert knows this task.*PickCube-v1"),
@@ -149,5 +148,5 @@ def test_only_the_executed_motion_is_disturbed_and_only_in_the_chosen_share():
 
 
 def test_a_task_that_the_expert_does_not_know_is_refused():
-    with pytest.raises(ValueError, match="found task number 6, wanted 0 to 5"):
-        expert.action_of(scene(6))
+    with pytest.raises(ValueError, match="found task number 7, wanted 0 to 6"):
+        expert.action_of(scene(7))
