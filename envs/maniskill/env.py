@@ -1,7 +1,7 @@
 """A ManiSkill task as a Gymnasium env, on the CPU: one episode is (task, seed), and nothing else decides how it begins. On CUDA, it makes the one simulator
 that all slots are (`vector`), and what can be promised of that is in batched.py and parallel.py.
 
-Guarantees, on the CPU: an episode is bit for bit the same whatever ran before it; pictures are taken once per chunk, after its last step; `truncated` is
+Guarantees, on the CPU: an episode is bit for bit the same whatever ran before it (as far as the task's own reset places every body); pictures are taken once per chunk, after its last step; `truncated` is
 true exactly at the budget; nothing is asked on the terminal; without cameras no Vulkan device is needed.
 """
 

@@ -28,7 +28,7 @@ from mani_skill.utils import assets, common, download_asset  # noqa: E402
 from mani_skill.utils.registration import REGISTERED_ENVS  # noqa: E402
 
 import envs.maniskill.put_on_plate.task  # noqa: E402, F401  (registers our own)
-from envs.maniskill import shaders, stepping  # noqa: E402
+from envs.maniskill import renewing, shaders, stepping  # noqa: E402
 
 logging.getLogger("mani_skill ").setLevel(logging.ERROR)  # its name ends in a space
 shaders.use_lean()
@@ -68,6 +68,7 @@ class Simulator:
     def reset(self, seed: int) -> None:
         """seed: below 2**32."""
         env = self._env
+        renewing.renew(env)
         _, self._info = env.reset(seed=[seed])
         dress(env, self._scene)
         stepping.hasten(env)

@@ -84,9 +84,6 @@ class PutOnPlateStandIn(BaseEnv):
     def _initialize_episode(self, env_idx: torch.Tensor, options: dict):
         with torch.device(self.device):
             self.table_scene.initialize(env_idx)
-            if not self.gpu_sim_enabled:  # there a step is one of all envs, and bits are not repeated anyway
-                self._forget()
-                self.table_scene.initialize(env_idx)
             episodes = [drawn(self.split, int(self._episode_seed[row])) for row in env_idx.tolist()]
             for row, episode in zip(env_idx.tolist(), episodes):
                 self._episodes[row] = episode
@@ -102,14 +99,6 @@ class PutOnPlateStandIn(BaseEnv):
                 _put(actor, places, thing.rest, parked)
             for number, actor in self._tops.items():
                 _put(actor, [(building.TOP_AT, 0.0) if e.table == number else None for e in episodes], 0.0, building.hidden())
-
-    def _forget(self) -> None:
-        """One step with all far apart: PhysX keeps the contacts of bodies that stay near each other, which shows in the last bits of the next episode."""
-        for kind in ("object", "plate"):
-            for actor, _, parked in self._things(kind).values():
-                actor.set_pose(parked)
-        self.scene.step()
-        self._clear_sim_state()
 
     # What an expert and an observation look at: one pose per env.
 
