@@ -19,7 +19,7 @@ def success_of(info: Mapping[str, Any]) -> bool:
 
 
 def step_chunk(env: gymnasium.Env, actions: np.ndarray) -> tuple[Any, np.ndarray, bool, bool, dict]:
-    """Runs `actions` [C, A] (float32, or int64 [C, 1] for a discrete env) until they are used up or the episode ends.
+    """Runs `actions` [C, A] (float32, int64 [C, 1] for a discrete env, texts [C, 1] for a text env) until they are used up or the episode ends.
 
     Returns (observation, rewards float32 [n], terminated, truncated, info) with 1 <= n <= C; actions after the end are dropped.
     `info` is that of the last step run; its `success` is True when any step run reported success, `success_at_end` when the last one did.
@@ -27,16 +27,16 @@ def step_chunk(env: gymnasium.Env, actions: np.ndarray) -> tuple[Any, np.ndarray
     """
     actions = np.asarray(actions)
     if actions.ndim != 2 or len(actions) == 0:
-        raise ValueError(f"found a chunk of shape {list(actions.shape)}, wanted [C, A] with C >= 1; a discrete env takes int64 [C, 1]")
+        raise ValueError(f"found a chunk of shape {list(actions.shape)}, wanted [C, A] with C >= 1; a discrete env takes int64 [C, 1], a text env texts [C, 1]")
     own = getattr(env, "step_chunk", None)
     if own is not None:
         observation, rewards, terminated, truncated, info = own(actions)
         success = success_of(info)
         return observation, np.asarray(rewards, np.float32), bool(terminated), bool(truncated), {"success_at_end": success, **info, "success": success}
-    discrete = isinstance(env.action_space, gymnasium.spaces.Discrete)
+    discrete, text = isinstance(env.action_space, gymnasium.spaces.Discrete), isinstance(env.action_space, gymnasium.spaces.Text)
     rewards, success = [], False
     for action in actions:
-        observation, reward, terminated, truncated, info = env.step(int(action[0]) if discrete else action)
+        observation, reward, terminated, truncated, info = env.step(int(action[0]) if discrete else action[0] if text else action)
         rewards.append(float(reward))
         success = success or success_of(info)
         if terminated or truncated:

@@ -2,7 +2,7 @@
 
 An env carries an `EnvSpec` as its attribute `env_spec`. `env=gym` gives what `gymnasium.make`
 builds one from its spaces, by `from_spaces`; any other env has to declare it. The observation is a flat dict: `images/<camera>` uint8 [H, W, 3], `state` float32 [S],
-`instruction` str, `privileged` float32 [P] (poses for a scripted expert, only on request). Of a batched simulator, pictures and state are tensors on its device.
+`instruction` str (of a text env `prompt`, and `reply` where it answers back), `privileged` float32 [P] (poses for a scripted expert, only on request). Of a batched simulator, pictures and state are tensors on its device.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ IMAGE_PREFIX = "images/"
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """One primitive action. `kind` is "discrete" (an int in [0, choices)) or "continuous" (float32 [dims])."""
+    """One primitive action. `kind` is "discrete" (an int in [0, choices)), "continuous" (float32 [dims]) or "text" (a str: one whole answer)."""
 
     kind: str
     dims: int = 1  # A: numbers per primitive action
@@ -40,6 +40,8 @@ class EnvSpec:
     horizon: int | None = None  # step budget of an episode; None when the env never truncates
     tasks: tuple[int, ...] = (0,)  # the task indices that reset(options={"task": i}) accepts
     init_states: int | None = None  # fixed initial states per task; None when a seed draws them
+    holds_out: bool = False  # reset(options={"held_out": True}) starts from what is kept for evaluation and never played otherwise
+    held_out_states: int | None = None  # as init_states, of what is held out
     plays_on: bool = False  # reset(options={"play_on": True}) goes on past success, to the end of the budget
     privileged_layout: dict[str, tuple[int, int]] = field(default_factory=dict)  # name -> (start, stop) in `privileged`
     instructions: tuple[str, ...] = field(default=(), repr=False)  # all that envs of this kind may give, of other tasks and suites too; () where unknown
