@@ -19,8 +19,8 @@ class PolicySpec:
     """What a policy asks of an env; `build.check_fit` compares it with the EnvSpec."""
 
     name: str
-    action_kind: str  # "discrete" | "continuous"
-    action_dims: int  # A
+    action_kind: str  # "discrete" | "continuous" | "text"
+    action_dims: int  # A; of a text the most tokens it may have
     chunk: int  # C
     cameras: tuple[str, ...] = ()  # the cameras it looks at, in order; () = no pictures, so none need be rendered
     state: int | None = None  # S it needs; None = does not read `state`
@@ -36,7 +36,7 @@ class ActionChunk:
     choices: torch.Tensor  # [b, L] int64 (categorical) or float32 (Gaussian, before clipping)
     logprobs: torch.Tensor  # [b, L] float32, of the choices, at the sampling temperature
     mask: torch.Tensor  # [b, L] bool, False for padding tokens
-    actions: np.ndarray  # [b, C, A] float32 (int64 [b, C, 1] for a discrete env), in the env's convention
+    actions: np.ndarray  # [b, C, A] float32 (int64 [b, C, 1] for a discrete env, texts [b, 1, 1] of dtype object for a text env), in the env's convention
     values: torch.Tensor | None  # float32: [b], V of each observation, or [b, C], of each action, or [b, L], of each token; None without a value head
     inputs: dict[str, torch.Tensor] = field(default_factory=dict)  # what `evaluate` needs, each [b, ...]
     labels: np.ndarray | None = None  # [b, C, A] what a demonstration should teach, where it differs from `actions`

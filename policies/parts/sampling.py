@@ -26,6 +26,21 @@ def choose(distribution: torch.Tensor, noise: np.ndarray | torch.Tensor | None) 
     return (cumulated <= uniform * cumulated[..., -1:]).sum(-1).clamp_(max=distribution.shape[-1] - 1)
 
 
+def nucleus(distribution: torch.Tensor, top_p: float, kept: torch.Tensor | None = None) -> torch.Tensor:
+    """[..., V] log-probabilities -> the same of the nucleus (Holtzman et al. 2020): the fewest likeliest whose probabilities reach top_p,
+    normalised anew; -inf for the others.
+
+    kept: [...] int64, choices that belong to it whatever their probability. What was sampled from a nucleus has a probability under one
+    of other weights too, which is what a ratio needs; under the same weights it changes nothing.
+    """
+    ordered, places = distribution.sort(dim=-1, descending=True, stable=True)
+    probabilities = ordered.double().exp()
+    inside = torch.zeros_like(distribution, dtype=torch.bool).scatter_(-1, places, probabilities.cumsum(-1) - probabilities < top_p)
+    if kept is not None:
+        inside.scatter_(-1, kept.unsqueeze(-1), True)
+    return torch.log_softmax(distribution.masked_fill(~inside, float("-inf")), dim=-1)
+
+
 def gather(distribution: torch.Tensor, choices: torch.Tensor) -> torch.Tensor:
     """[..., V], [...] int64 -> [...] log-probs of the choices."""
     return distribution.gather(-1, choices.unsqueeze(-1)).squeeze(-1)
