@@ -18,9 +18,9 @@ from pathlib import Path
 from arguments import given
 
 TASK = ("env=maniskill", "env.id=PushCube-v1")
-IMITATE = ("policy=mlp", "policy.checkpoint=fresh", "policy.hidden=[256,256]", "algorithm=bc", "iterations=150", "algorithm.learner.minibatch=128", "evaluation.after=false")
+IMITATE = ("policy=mlp", "policy.checkpoint=fresh", "policy.hidden=[256,256]", "algorithm=bc", "iterations=60", "algorithm.learner.minibatch=128", "evaluation.after=false")
 PPO = (
-    "policy=mlp", "algorithm=ppo", "groups=64", "iterations=8", "algorithm.learner.lr=3e-4", "algorithm.learner.value_lr=1e-3",
+    "policy=mlp", "algorithm=ppo", "groups=64", "iterations=20", "algorithm.learner.lr=3e-4", "algorithm.learner.value_lr=1e-3",
     "algorithm.learner.critic_warmup=20",
 )  # fmt: skip
 WANTED = 0.9
