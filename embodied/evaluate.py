@@ -66,6 +66,8 @@ def watcher(config: DictConfig, parts: programs.Parts) -> Callable[[RunFolder], 
         return None
     if config.cluster.kind != "local":
         raise ConfigError(f"cluster={config.cluster.kind}: episodes are recorded and filmed in the program's own process; leave cluster= out")
+    if config.videos and not parts.spec.images:
+        raise ConfigError(f"videos={config.videos}: found no camera on env={config.choices['env']}, wanted one to film with; name it (env.cameras=[base_camera] or alike), or leave videos= out")
     chunk = parts.policy.spec.chunk
     if config.record is not None and chunk != 1:
         raise ConfigError(f"record={config.record}: this policy acts {chunk} steps at a time and sees a picture only in between; record a policy with chunk 1, as policy=expert")

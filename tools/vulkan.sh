@@ -23,16 +23,20 @@ echo "installing Mesa >= $wanted for the pictures of env=maniskill"
 export DEBIAN_FRONTEND=noninteractive
 candidate() { apt-cache policy mesa-vulkan-drivers | sed -n 's/^ *Candidate: //p'; }
 from=""
-apt-get update -qq
+apt-get update -qq || { echo "the package lists could not be read anew: env=maniskill runs without pictures; $doctor"; exit 0; }
 if ! new_enough "$(candidate)"; then
   release=$(. /etc/os-release && echo "${ID:-}-${VERSION_CODENAME:-}")
-  if [ "$release" = debian-bookworm ]; then
-    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' | head -n 1)
-    echo "deb $mirror bookworm-backports main" >/etc/apt/sources.list.d/m2flow-backports.list
-    from="-t bookworm-backports"
-    apt-get update -qq
-  else
+  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' | head -n 1)
+  if [ "$release" != debian-bookworm ] || [ -z "$mirror" ]; then
     echo "found Mesa $(candidate) in the package lists of $release, wanted >= $wanted; $doctor"
+    exit 0
+  fi
+  list=${APT_LISTS:-/etc/apt/sources.list.d}/m2flow-backports.list
+  echo "deb $mirror bookworm-backports main" >$list
+  from="-t bookworm-backports"
+  if ! apt-get update -qq || ! new_enough "$(apt-cache policy mesa-vulkan-drivers | grep -o '[0-9][^ ]*bpo[^ ]*' | head -n 1)"; then
+    rm -f $list # nobody's later update shall fail by it
+    echo "found no backports at this machine's mirror, wanted Mesa >= $wanted from there; $doctor"
     exit 0
   fi
 fi

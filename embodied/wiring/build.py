@@ -94,7 +94,7 @@ def start_of(config: DictConfig) -> Path | None:
     if "checkpoint" not in _accepted("policy", config.policy._target_):
         return None
     found = config.policy.get("checkpoint") or _packaged(config)
-    return None if found is None else Path(found)
+    return None if found is None else Path(str(found))  # a folder may be named by a number
 
 
 def prepare_fresh(config: DictConfig, run: Any) -> None:
@@ -144,7 +144,7 @@ def env_thunk(config: DictConfig, policy_spec: PolicySpec | None, keep_cameras: 
             arguments["cameras"] = list(policy_spec.cameras)
         if "privileged" in accepted:
             arguments["privileged"] = policy_spec.privileged
-    refuse_null("env", accepted, arguments)
+    check_types("env", accepted, arguments)
     return thunks.thunk(target, arguments)
 
 
@@ -239,16 +239,25 @@ def _arguments(node: DictConfig) -> dict[str, Any]:
 
 
 def _construct(what: str, target: str, arguments: dict[str, Any]) -> Any:
-    refuse_null(what, _accepted(what, target), arguments)
+    check_types(what, _accepted(what, target), arguments)
     return _call(what, thunks.thunk(target, arguments))
 
 
-def refuse_null(what: str, accepted: Mapping[str, inspect.Parameter], arguments: Mapping[str, Any]) -> None:
-    """Raises ConfigError for a null where the constructor's annotation has no None."""
+PLAIN = {"str": (str, "a text"), "int": (int, "a whole number"), "float": ((int, float), "a number"), "bool": (bool, "true or false"), "None": (type(None), "null")}
+
+
+def check_types(what: str, accepted: Mapping[str, inspect.Parameter], arguments: Mapping[str, Any]) -> None:
+    """Raises ConfigError for a value that the constructor's annotation does not have, where that names plain types alone, and for a null where it has no None."""
     for key, value in arguments.items():
-        wanted = str(accepted[key].annotation) if key in accepted and accepted[key].annotation is not inspect.Parameter.empty else "Any"
-        if value is None and "None" not in wanted and "Any" not in wanted and "Optional" not in wanted:
+        if key not in accepted or accepted[key].annotation is inspect.Parameter.empty:
+            continue
+        annotation = accepted[key].annotation
+        wanted = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+        names = [name.strip() for name in wanted.split("|")]
+        if value is None and not any(word in wanted for word in ("None", "Any", "Optional")):
             raise ConfigError(f"{what}.{key}: found null, wanted {wanted}")
+        if set(names) <= PLAIN.keys() and not any(isinstance(value, PLAIN[name][0]) and (not isinstance(value, bool) or name == "bool") for name in names):
+            raise ConfigError(f"{what}.{key}: found {value!r}, wanted {' or '.join(PLAIN[name][1] for name in names)}")
 
 
 def _call(what: str, make: Any) -> Any:

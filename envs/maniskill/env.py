@@ -68,12 +68,12 @@ class ManiSkillEnv(gymnasium.Env):
         self._show_goal, self._reward, self._fixed, self._privileged = bool(show_goal), reward, bool(fixed_horizon), bool(privileged)
         self._sensors = {name: tasks.CAMERA_ALIASES.get(name, name) for name in self._cameras}  # our name -> ManiSkill's
         self._arguments = tuple(sorted((arguments or {}).items()))
-        self._robot, self._task = _known(id, control_mode, robot, tuple(self._sensors.values()), self._arguments, BACKENDS[backend])
+        self._robot, self._task = _known(id, control_mode, robot, tuple(self._sensors.values()), self._arguments, BACKENDS[backend], reward)
         self._full = state == "full" or (state == "auto" and not self._cameras)
         self._instruction = tasks.instruction_of(id, self._task, instruction, bool(self._cameras))
         self._speaks = self._task.speaks and instruction is None and not self._instruction  # else every episode has the one text
         if privileged and self._task.bodies is None:
-            raise ValueError(f"env.id={id}: no scripted expert knows this task with robot {self._task.robot}, wanted one of {', '.join(tasks.EXPERT_TASKS)}")
+            raise ValueError(f"env.id={id}: no scripted expert knows this task with robot {self._task.robot} and control mode {control_mode}, wanted one of {', '.join(tasks.EXPERT_TASKS)} with the Panda and pd_ee_delta_pose")
         self._horizon = int(horizon) if horizon is not None else self._task.budget
         if not self._horizon:
             raise ValueError(f"env.id={id}: it is registered without a step budget, wanted one: env.horizon=100")
@@ -204,16 +204,17 @@ class ManiSkillEnv(gymnasium.Env):
         )
 
 
-def _known(id: str, control_mode: str, robot: str | None, sensors: tuple[str, ...], arguments: tuple[tuple[str, Any], ...], physics: str) -> tuple[str | None, tasks.Task]:
-    """(robot to build, None for the task's own; what is known of the task with its action bounds). Raises ValueError for a camera it does not have."""
+def _known(id: str, control_mode: str, robot: str | None, sensors: tuple[str, ...], arguments: tuple[tuple[str, Any], ...], physics: str, reward: str) -> tuple[str | None, tasks.Task]:
+    """(robot to build, None for the task's own; what is known of the task with its action bounds). Raises ValueError for a camera or a reward that it does not have."""
     task = tasks.KNOWN.get(id)
     if task is not None and robot is None:
         robot = tasks.WRIST_ROBOTS[task.robot] if "hand_camera" in sensors else task.robot
     if task is not None and robot in tasks.PANDAS and control_mode in tasks.PANDA_CONTROL:
         task = tasks.with_panda(task, robot, control_mode)
     else:
-        from envs.maniskill.simulator import measured
+        from envs.maniskill.simulator import check_reward, measured
 
+        check_reward(id, reward)
         task = tasks.named(measured(id, control_mode, robot, arguments, physics), task)
     unknown = [name for name in sensors if name not in task.cameras]
     if unknown:

@@ -144,6 +144,14 @@ def check_installed(id: str) -> None:
         )
 
 
+def check_reward(id: str, reward: str) -> None:
+    """Raises ValueError for one that the task does not give, or a task that cannot run."""
+    check_installed(id)
+    there = REGISTERED_ENVS[id].cls.SUPPORTED_REWARD_MODES
+    if reward not in there:
+        raise ValueError(f"env.reward: found {reward!r}, wanted one of {', '.join(there)} for {id}")
+
+
 @lru_cache(maxsize=64)
 def measured(id: str, control_mode: str, robot: str | None, arguments: tuple[tuple[str, Any], ...] = (), physics: str = "physx_cpu") -> Task:
     """What the table would say of a task or robot that it does not have: from a scene that is built without a renderer and closed at once.
@@ -181,8 +189,8 @@ def _built(scene: Scene) -> Any:
     chosen = dict(scene.arguments) if scene.robot is None else {**dict(scene.arguments), "robot_uids": scene.robot}
     sensors = {"width": scene.resolution, "height": scene.resolution, "shader_pack": scene.shader} if scene.cameras else {}
     registered = REGISTERED_ENVS[scene.id]
-    if scene.reward not in (None, *registered.cls.SUPPORTED_REWARD_MODES):
-        raise ValueError(f"env.reward: found {scene.reward!r}, wanted one of {', '.join(registered.cls.SUPPORTED_REWARD_MODES)} for {scene.id}")
+    if scene.reward is not None:
+        check_reward(scene.id, scene.reward)
     if scene.robot is not None and scene.robot not in REGISTERED_AGENTS:
         raise ValueError(f"env.robot: found {scene.robot!r}, wanted one of {', '.join(sorted(REGISTERED_AGENTS))}")
     try:

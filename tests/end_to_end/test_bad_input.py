@@ -79,6 +79,20 @@ def test_what_a_vla_cannot_be_is_refused_by_its_key_before_a_run_is_made(argumen
     assert not list(tmp_path.glob("*/*"))
 
 
+@pytest.mark.parametrize("argument", ["env.horizon=2.7", "env.horizon=true", "env.horizon=abc", "env.horizon=[5]", "env.action=3", "policy.seed=x"])
+def test_a_value_of_another_type_than_its_owner_takes_is_refused_by_its_key(argument: str, capsys, tmp_path: Path) -> None:
+    assert f"{argument.split('=')[0]}: found" in refused(capsys, [*TOY, argument, f"output={tmp_path}"])
+
+
+def test_a_film_without_a_camera_is_refused_before_anything_is_played(capsys, tmp_path: Path) -> None:
+    assert "found no camera on env=gym" in refused(capsys, ["env=gym", "policy=mlp", "videos=2", f"output={tmp_path}"], evaluate)
+    assert not list(tmp_path.glob("*/*"))
+
+
+def test_a_fixed_horizon_is_refused_by_an_env_that_ends_at_success(capsys, tmp_path: Path) -> None:
+    assert "evaluation.fixed_horizon=true" in refused(capsys, ["env=toy", "policy=mlp", "evaluation.fixed_horizon=true", f"output={tmp_path}"], evaluate)
+
+
 def test_a_filter_that_no_group_could_pass_is_refused(capsys, tmp_path: Path) -> None:
     assert "lower=1" in refused(capsys, [*TOY, "algorithm.lower=1", "algorithm.upper=0", f"output={tmp_path}"])
 

@@ -10,7 +10,7 @@ import torch
 
 from envs.maniskill.put_on_plate import assets, catalogue, pictures, splits
 from envs.maniskill.put_on_plate.env import texts_of
-from tests.contract.plate_folder import plate_folder
+from tests.contract.plate_folder import box_mesh, plate_folder
 
 
 @lru_cache
@@ -151,6 +151,11 @@ def spoiled(folder, change):
         (lambda folder: spoiled(folder, lambda entries: entries["more_plate_05"].pop("bbox")), "no 'bbox' of 'more_plate_05'"),
         (lambda folder: spoiled(folder, lambda entries: entries["more_plate_05"].update(bbox={"min": [1]})), "cannot read 'more_plate_05'"),
         (lambda folder: (folder / "more_table" / "model_db.json").write_text("{"), "more_table/model_db.json is not JSON"),
+        (lambda folder: spoiled(folder, lambda entries: entries["more_plate_05"].update(density=-5)), "cannot read 'more_plate_05' .*density -5"),
+        (lambda folder: spoiled(folder, lambda entries: entries["more_plate_05"].update(scale=[0.0])), "cannot read 'more_plate_05'"),
+        (lambda folder: (folder / "more_carrot" / "more_carrot_07" / "collision.obj").write_text("garbage"), "found 0 corners .*more_carrot_07/collision.obj"),
+        (lambda folder: (folder / "more_carrot" / "more_carrot_07" / "collision.obj").write_text(box_mesh((1, 1, 1)) + "f 1 2 9\n"), "faces up to number 9"),
+        (lambda folder: (folder / "more_table" / "model_db.json").write_text(json.dumps({str(i): {"texture": []} for i in range(21)})), "found 'texture' \\[\\]"),
     ],
 )
 def test_a_folder_that_is_not_complete_is_refused_by_the_name_of_what_is_missing(tmp_path, spoil, message):
