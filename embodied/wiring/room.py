@@ -69,7 +69,7 @@ def check_unread(config: DictConfig, weights: Path | None, free: dict[str, int])
     """Raises MemoryRefused for a folder whose weights alone are more than there is, before they are read. weights: as in build.policy."""
     folder = weights or config.policy.get("checkpoint")
     name, space = next(iter(free.items()))
-    wanted = sum(_unread(file, config.policy.get("dtype")) for file in Path(folder).glob("*.safetensors")) if folder else 0
+    wanted = sum(_unread(file, config.policy.get("dtype")) for file in Path(str(folder)).glob("*.safetensors")) if folder else 0
     if wanted > MARGIN * space:
         way = "policy.dtype=bfloat16 halves it" if config.policy.get("dtype") == "float32" else "choose a smaller one, or a larger machine"
         raise MemoryRefused(f"{folder}: this will not fit: found {size(space)} for it in {name}, wanted {size(wanted)} for its weights alone; {way}")
