@@ -27,7 +27,7 @@ UNUSED = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return programs.guarded(train, arguments, __doc__, "; the same command with resume=auto goes on")
+    return programs.guarded(train, arguments, __doc__, "; the same command with resume=auto goes on, or begins where nothing was recorded yet")
 
 
 def train(arguments: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from embodied.config import ConfigError, yaml_of
 from embodied.learning.optimizers import SCHEDULES
+from embodied.runs import checkpoint
 from embodied.wiring import thunks
 from envs.spec import EnvSpec
 from envs.vector import VectorEnv
@@ -94,7 +95,17 @@ def start_of(config: DictConfig) -> Path | None:
     if "checkpoint" not in _accepted("policy", config.policy._target_):
         return None
     found = config.policy.get("checkpoint") or _packaged(config)
-    return None if found is None else Path(str(found))  # a folder may be named by a number
+    return None if found is None else _policy_in(Path(str(found)))  # a folder may be named by a number
+
+
+def _policy_in(folder: Path) -> Path:
+    """The folder itself; of a run or a step_N folder, the policy in it. Raises ConfigError for a run without a whole checkpoint."""
+    if (folder / "config.json").is_file() or not ((folder / "checkpoints").is_dir() or (folder / checkpoint.POLICY).is_dir()):
+        return folder
+    try:
+        return checkpoint.find(folder) / checkpoint.POLICY
+    except FileNotFoundError as error:
+        raise ConfigError(f"policy.checkpoint={folder}: {error}") from error
 
 
 def prepare_fresh(config: DictConfig, run: Any) -> None:
@@ -107,6 +118,7 @@ def prepare_fresh(config: DictConfig, run: Any) -> None:
     from policies.codec import state_statistics_of, statistics_of
 
     recorded, spec = _call("data", lambda: read(config.data)), env_spec(config, None)
+    _check_recorded(config, recorded.env_spec, spec)
     episodes = [recorded.load(index) for index in range(len(recorded))]
     if not episodes:
         raise ConfigError(f"data={config.data}: found no demonstration, wanted at least one to shape a fresh policy by")
@@ -130,9 +142,16 @@ def demonstrations(config: DictConfig, spec: EnvSpec) -> list[dict[str, Any]]:
     from envs.record import read
 
     recorded = _call("data", lambda: read(config.data))
-    if recorded.env_spec.action != spec.action:
-        raise ConfigError(f"data={config.data}: its actions are {recorded.env_spec.action}, the env's {spec.action}; record with the same env")
+    _check_recorded(config, recorded.env_spec, spec)
     return [{**recorded.load(index), "instruction": info.instruction} for index, info in enumerate(recorded.episodes)]
+
+
+def _check_recorded(config: DictConfig, recorded: EnvSpec, spec: EnvSpec) -> None:
+    """Raises ConfigError for demonstrations of another env, or of other actions."""
+    if recorded.name != spec.name:
+        raise ConfigError(f"data={config.data}: it was recorded on {recorded.name}, this run's env is {spec.name}; record with this env, or imitate on that one")
+    if recorded.action != spec.action:
+        raise ConfigError(f"data={config.data}: its actions are {recorded.action}, the env's {spec.action}; record with the same env")
 
 
 def env_thunk(config: DictConfig, policy_spec: PolicySpec | None, keep_cameras: bool = False) -> Any:

@@ -93,6 +93,13 @@ def test_a_fixed_horizon_is_refused_by_an_env_that_ends_at_success(capsys, tmp_p
     assert "evaluation.fixed_horizon=true" in refused(capsys, ["env=toy", "policy=mlp", "evaluation.fixed_horizon=true", f"output={tmp_path}"], evaluate)
 
 
+def test_demonstrations_of_another_env_are_refused_with_both_names(capsys, tmp_path: Path) -> None:
+    assert evaluate.main(["env=toy", "policy=expert", f"record={tmp_path / 'demos'}", "evaluation.episodes=2", "sim.workers=0", f"output={tmp_path}"]) == 0
+    capsys.readouterr()
+    message = refused(capsys, ["env=gym", "policy=mlp", "algorithm=bc", f"data={tmp_path / 'demos'}", f"output={tmp_path}"])
+    assert "was recorded on toy" in message and "CartPole-v1" in message
+
+
 def test_a_filter_that_no_group_could_pass_is_refused(capsys, tmp_path: Path) -> None:
     assert "lower=1" in refused(capsys, [*TOY, "algorithm.lower=1", "algorithm.upper=0", f"output={tmp_path}"])
 

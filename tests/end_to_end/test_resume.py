@@ -91,3 +91,11 @@ def test_a_summary_counts_every_iteration_of_the_run(finished: Path) -> None:
     rows = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
     assert summary["env_steps"] == sum(row["env_steps"] for row in rows) and len(rows) == summary["iterations"] == 2
     assert set(summary["time_by_stage"]) == {"sim", "act", "ref", "learn"}
+
+
+def test_a_policy_may_begin_from_a_run_by_its_newest_checkpoint(tmp_path: Path) -> None:
+    first = run(tmp_path / "first", "iterations=1", "evaluation.after=false")
+    by_run = run(tmp_path / "a", "iterations=1", "evaluation.after=false", f"policy.checkpoint={first}")
+    by_folder = run(tmp_path / "b", "iterations=1", "evaluation.after=false", f"policy.checkpoint={first / 'checkpoints' / 'step_1' / 'policy'}")
+    weights = [(path / "checkpoints" / "step_1" / "policy" / "model.safetensors").read_bytes() for path in (by_run, by_folder)]
+    assert weights[0] == weights[1]
