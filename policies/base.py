@@ -16,7 +16,7 @@ import torch
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """What a policy asks of an env; `build.check_fit` compares it with the EnvSpec."""
+    """What a policy asks of an env; `wiring.fit.check_fit` compares it with the EnvSpec."""
 
     name: str
     action_kind: str  # "discrete" | "continuous" | "text"

@@ -55,7 +55,7 @@ class CausalLM(nn.Module):
         self._stopping, self._engine, self.folder = Stopping(texts.end, stop, texts.raw), engine, folder
         self.value_head = ValueHead(model.config.hidden_size, detach=value_detach, level=value_level) if value_head else None
         self._vllm: VLLM | None = None  # built when first asked for, and kept
-        self.spec = PolicySpec("causal_lm", "text", max_tokens, 1, language=True)
+        self.spec = PolicySpec("causal_lm", "text", max_tokens, 1)
 
     @classmethod
     def from_pretrained(

@@ -28,7 +28,7 @@ from embodied.runs.folder import RunFolder, RunFolderInUse
 from embodied.runs.metrics import EpisodeLog, MetricsLog, read_episodes
 from embodied.runs.progress import Progress
 from embodied.runs.success import Rate, rate_of
-from embodied.wiring import build, deployment, memory, room, scheduling
+from embodied.wiring import build, deployment, fit, memory, room, scheduling
 from embodied.wiring.deployment import Here, OnRay
 from embodied.wiring.workers import Facts
 from envs.process import EnvError
@@ -151,14 +151,14 @@ class Parts:
         self.policy = build.policy(config, bool(self.algorithm and self.algorithm.needs_values), weights)
         self.keep_cameras = config.record is not None or config.videos > 0
         self.spec = build.env_spec(config, self.policy.spec, self.keep_cameras)
-        build.check_fit(self.spec, self.policy.spec)
-        build.settle_batched(config, self.spec)
-        self.plays_on = build.plays_on(config, self.spec)
+        fit.check_fit(self.spec, self.policy.spec)
+        fit.settle_batched(config, self.spec)
+        self.plays_on = fit.plays_on(config, self.spec)
         if self.algorithm is not None:
             self.algorithm.action_dims = self.policy.spec.action_dims
             if self.algorithm.needs_reference and not self.policy.spec.distribution:
                 raise ConfigError(f"algorithm.kl_coef={self.algorithm.kl_coef}: policy={self.policy.spec.name} here gives densities, not a distribution over tokens; set algorithm.kl_coef=0")
-        tasks, states = build.tasks_and_states(config, self.spec)
+        tasks, states = fit.tasks_and_states(config, self.spec)
         self.cluster = cluster
         threads = scheduling.learn_threads(config, self.cluster)
         memory.check(memory.Case(config, self.policy, self.spec, self.algorithm, self.learner, threads, room.there(config, cluster, self.device, self.policy)))

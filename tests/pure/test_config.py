@@ -6,7 +6,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from embodied.config import ConfigError, choices_of, compose, refuse_unused, reopened
-from embodied.wiring.build import settle_batched, started_env
+from embodied.wiring.build import started_env
+from embodied.wiring.fit import settle_batched
 from envs.spec import ActionSpec, EnvSpec
 
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from envs.spec import ActionSpec, EnvSpec
-from embodied.wiring.build import FitError, check_fit
+from embodied.wiring.fit import FitError, check_fit
 from policies.checkpoints import components
 from policies.checkpoints.fresh import create_checkpoint
 from policies.checkpoints.loading import CheckpointError
