@@ -1,7 +1,7 @@
 """The config of a command line, and the checks that need no simulator and no model.
 
 The keys of a run are the dataclasses of `knobs`; `env`, `policy` and `algorithm` are a yaml each (an import path and its arguments). Precedence:
-dataclass, then the `_run_` block of env, policy and algorithm (what that choice wants of the run), then the command line.
+dataclass, then the `_run_` block of env, policy and algorithm (what that choice wants of the run) and the `_algorithm_` block of env and policy, then the command line.
 A key that is not there is refused with the nearest one that is, also behind a `+`.
 """
 
@@ -29,13 +29,13 @@ class ConfigError(ValueError):
 DEFAULT_CHOICES = {"env": "libero", "policy": "openvla_oft", "algorithm": "grpo"}
 # name of the number, smallest allowed value
 MINIMA = {
-    "iterations": 0, "groups": 1, "sim.slots": 1, "sim.workers": 0, "scheduler.act_rows": 1, "evaluation.episodes": 0,
+    "iterations": 0, "groups": 1, "sim.slots": 1, "sim.workers": 0, "scheduler.act_rows": 1, "evaluation.episodes": 0, "evaluation.samples": 1,
     "checkpoints.every": 1, "checkpoints.keep": 1, "videos": 0, "scheduler.patience": 1, "scheduler.restarts": 0, "staleness": 0, "sharding.processes": 1,
 }
 PRECISIONS = ("float32", "bfloat16")
 MOST_STALENESS = 8
 CLUSTERS = ("local", "ray")
-SHORT = {"scheduler": "scheduler.mode", "cluster": "cluster.kind"}  # what a block's own name stands for on the command line
+SHORT = {"scheduler": "scheduler.mode", "cluster": "cluster.kind", "samples": "evaluation.samples"}  # what a short name stands for on the command line
 POSITIVE = ("sim.timeout", "sim.start_timeout")
 
 
@@ -51,6 +51,7 @@ def compose(arguments: Sequence[str]) -> DictConfig:
     config = OmegaConf.merge(config, {name: yaml_of(name, choice) for name, choice in chosen.items()})
     for name in CHOICES:
         _borrow(config, name, chosen)
+        _apply_algorithm_block(config, name, chosen)
         _apply_run_block(config, name)
     for key, value in overrides:
         if key not in CHOICES:
@@ -113,7 +114,7 @@ def _parse(argument: str) -> tuple[str, Any]:
     if not override.key_or_group:
         raise ConfigError(f"found {argument!r}, wanted key=value")
     key, value = override.key_or_group, override.value()
-    return (SHORT[key], value) if key in SHORT and isinstance(value, str) else (key, value)
+    return (SHORT[key], value) if key in SHORT and not isinstance(value, dict) else (key, value)
 
 
 def yaml_of(group: str, choice: str) -> DictConfig:
@@ -125,7 +126,9 @@ def yaml_of(group: str, choice: str) -> DictConfig:
     known = choices_of(group)
     if choice not in known:
         raise ConfigError(f"{group}={choice}: there is no such {group}; {nearest(choice, known)}")
-    return OmegaConf.create((resources.files("configs") / group / f"{choice}.yaml").read_text())
+    found = OmegaConf.create((resources.files("configs") / group / f"{choice}.yaml").read_text())
+    like = found.pop("_like_", None)  # another choice, whose keys it has but for those of its own
+    return found if like is None else OmegaConf.merge(yaml_of(group, like), found)
 
 
 def _borrow(config: DictConfig, name: str, chosen: dict[str, str]) -> None:
@@ -147,6 +150,16 @@ def _apply_run_block(config: DictConfig, name: str) -> None:
     for key, value in _flatten(OmegaConf.to_container(block)):
         _set(config, key, value)
     del config[name]["_run_"]
+
+
+def _apply_algorithm_block(config: DictConfig, name: str, chosen: dict[str, str]) -> None:
+    """What an env or a policy wants of each algorithm: `_algorithm_: {grpo: {...}}` in its yaml."""
+    block = config[name].get("_algorithm_")
+    if block is None:
+        return
+    for key, value in _flatten(OmegaConf.to_container(block.get(chosen["algorithm"], OmegaConf.create({}))), "algorithm."):
+        _set(config, key, value)
+    del config[name]["_algorithm_"]
 
 
 def _flatten(block: dict, prefix: str = "") -> list[tuple[str, Any]]:

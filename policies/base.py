@@ -8,7 +8,7 @@ so a row's choice depends on (weights, observation, noise) only.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Mapping, Protocol, runtime_checkable
+from typing import Hashable, Mapping, Protocol, Sequence, runtime_checkable
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ class PolicySpec:
     choices: int | None = None  # discrete actions only
     gripper: str | None = None  # its own convention; the codec translates to the env's
     distribution: bool = True  # evaluate(distribution=True) works; False for densities, which have no [n, L, V]
+    streams: bool = False  # it has `answering`: each row is answered as it ends, while others go on
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class ActionChunk:
     values: torch.Tensor | None  # float32: [b], V of each observation, or [b, C], of each action, or [b, L], of each token; None without a value head
     inputs: dict[str, torch.Tensor] = field(default_factory=dict)  # what `evaluate` needs, each [b, ...]
     labels: np.ndarray | None = None  # [b, C, A] what a demonstration should teach, where it differs from `actions`
+    remarks: np.ndarray | None = None  # [b] of dtype object: what the log should say of a row, as that its prompt was cut; None of one without
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,19 @@ class TokenStats:
     entropy: torch.Tensor  # [n, L] float32, nats
     values: torch.Tensor | None  # [n], [n, C] or [n, L] float32, as in ActionChunk
     distribution: torch.Tensor | None = None  # [n, L, V] log-probabilities; only when asked for
+
+
+class Answering(Protocol):
+    """Rows answered one by one, of a policy whose spec says `streams`. Its weights may change whenever nothing is `busy`."""
+
+    @property
+    def busy(self) -> bool: ...
+
+    def submit(self, ids: Sequence[Hashable], inputs: dict[str, torch.Tensor], noise: np.ndarray | None) -> None:
+        """Rows of what `prepare` gives; noise as for `act`."""
+
+    def step(self) -> tuple[list[Hashable], ActionChunk | None]:
+        """Works for a moment: the ids of the rows that ended with it, and their chunk, a row each in that order (None where none did)."""
 
 
 @runtime_checkable

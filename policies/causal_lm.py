@@ -8,7 +8,7 @@ Padding changes no number but by float rounding.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -17,7 +17,9 @@ from torch.nn import functional as F
 
 from policies.base import ActionChunk, PolicySpec, TokenStats
 from policies.checkpoints import causal, lora as adapters
-from policies.generation.base import Finished, Generator, Stopping
+from policies.generation import limits
+from policies.generation.answering import Answering
+from policies.generation.base import Generator, Stopping
 from policies.generation.engine import Engine
 from policies.generation.texts import Texts
 from policies.generation.vllm import VLLM
@@ -34,10 +36,11 @@ class CausalLM(nn.Module):
     def __init__(
         self, model: nn.Module, texts: Texts, *, temperature: float = 1.0, top_p: float = 1.0, max_tokens: int = 256, prompt_length: int = 256,
         stop: Sequence[str] = (), slots: int = 32, engine: str = "slots", value_head: bool = False, value_detach: bool = False, value_level: str = "chunk",
-        folder: str | Path | None = None,
+        folder: str | Path | None = None, long_prompts: str = "error",
     ) -> None:  # fmt: skip
         """model: of transformers. prompt_length: P, tokens a prompt may have. slots: answers that are generated at once. engine: "slots" (generation/engine.py)
-        or "vllm" (generation/vllm.py), which reads `folder`. Raises ValueError for a setting that cannot be."""
+        or "vllm" (generation/vllm.py), which reads `folder`. long_prompts: what becomes of a prompt of more than P tokens (parts/prompts.py: WAYS).
+        Raises ValueError for a setting that cannot be."""
         super().__init__()
         given.number("policy.temperature", temperature, given.TEMPERATURES, "a greedy choice is evaluation.greedy=true, or act(observation, None)")
         given.number("policy.top_p", top_p, (1e-6, 1.0), "the share of the probability that is sampled from; 1 for all of it")
@@ -55,14 +58,16 @@ class CausalLM(nn.Module):
         self._stopping, self._engine, self.folder = Stopping(texts.end, stop, texts.raw), engine, folder
         self.value_head = ValueHead(model.config.hidden_size, detach=value_detach, level=value_level) if value_head else None
         self._vllm: VLLM | None = None  # built when first asked for, and kept
-        self.spec = PolicySpec("causal_lm", "text", max_tokens, 1)
+        self._long = long_prompts
+        limits.fit([], prompt_length, long_prompts, texts.head)
+        self.spec = PolicySpec("causal_lm", "text", max_tokens, 1, streams=True)
 
     @classmethod
     def from_pretrained(
         cls, checkpoint: str | Path | None, temperature: float = 1.0, top_p: float = 1.0, max_tokens: int = 256, prompt_length: int = 256, stop: Sequence[str] = (),
         chat: bool | None = None, system: str | None = None, template: Mapping[str, Any] | None = None, dtype: str = "float32", device: str = "cpu",
         value_head: bool = False, value_detach: bool = False, value_level: str = "chunk", lora: Mapping[str, Any] | None = None, base: str | Path | None = None,
-        slots: int = 32, engine: str = "slots",
+        slots: int = 32, engine: str = "slots", long_prompts: str = "error",
     ) -> CausalLM:  # fmt: skip
         """Load a local folder (checkpoints/causal.py). chat, system, template: how prompts are worded (generation/texts.py). lora, base: as policies/parts/vla.py has them.
 
@@ -70,11 +75,11 @@ class CausalLM(nn.Module):
         """
         given.dtype(dtype)
         folder = causal.read_folder(checkpoint, base)
-        model = causal.load(folder, dtype, device, lora)
+        model = causal.load(folder, dtype, device, lora, prompt_length + max_tokens)
         texts = Texts.from_folder(folder.path, _end_tokens(model), chat=chat, system=system, template=template)
         policy = cls(
             model, texts, temperature=temperature, top_p=top_p, max_tokens=max_tokens, prompt_length=prompt_length, stop=stop, slots=slots, engine=engine,
-            value_head=value_head, value_detach=value_detach, value_level=value_level, folder=folder.base,
+            value_head=value_head, value_detach=value_detach, value_level=value_level, folder=folder.base, long_prompts=long_prompts,
         )  # fmt: skip
         if policy.value_head is not None:
             policy.value_head.to(device=device, dtype=model.dtype)
@@ -86,48 +91,61 @@ class CausalLM(nn.Module):
         """Write a folder that `from_pretrained` loads to the same numbers, and AutoModelForCausalLM too where it holds whole weights. Raises CheckpointError where it would replace the base of adapters."""
         causal.save(Path(folder), self.model, self.texts.tokenizer, self.value_head)
 
-    def prepare(self, observation: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """`prompt`, a list of b texts -> prompt_ids [b, P] int64, prompt_mask [b, P] bool, padded on the left.
+    def probe(self) -> torch.Tensor:
+        """[2, 12, V] float32 logits over random tokens that are the same every time: what merging adapters must not change."""
+        tokens = torch.randint(self.model.config.vocab_size, (2, 12), generator=torch.Generator().manual_seed(0))
+        return self.model(tokens.to(self.model.device), use_cache=False).logits.float()
 
-        Raises ValueError where there is none, or one has more than P tokens.
+    def prepare(self, observation: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """`prompt`, a list of b texts -> prompt_ids [b, P] int64, prompt_mask [b, P] bool, padded on the left, and prompt_over [b] int64, the
+        tokens that it had beyond P.
+
+        Raises ValueError where there is none, or one has more than P tokens and such are errors.
         """
         found = observation.get("prompt")
         if not isinstance(found, (list, tuple)) or not found or not all(isinstance(text, str) for text in found):
             raise ValueError(f"observation 'prompt': found {found!r:.80} (among {', '.join(sorted(observation))}), wanted a list of texts, one per row; use an env that gives one, as env=math")
         ids = torch.zeros(len(found), self.prompt_length, dtype=torch.int64)
         mask = torch.zeros(ids.shape, dtype=torch.bool)
-        for row, text in enumerate(found):
-            tokens = self.texts.prompt(text)
-            if len(tokens) > self.prompt_length:
-                raise ValueError(f"the prompt {text!r:.80} has {len(tokens)} tokens, wanted at most {self.prompt_length}: set policy.prompt_length={len(tokens)} or more, or leave such problems out")
+        fitted = limits.fit([self.texts.prompt(text) for text in found], self.prompt_length, self._long, self.texts.head)
+        for row, tokens in enumerate(fitted.prompts):
             ids[row, self.prompt_length - len(tokens) :] = torch.tensor(tokens)
             mask[row, self.prompt_length - len(tokens) :] = True
-        return {"prompt_ids": ids, "prompt_mask": mask}
+        return {"prompt_ids": ids, "prompt_mask": mask, "prompt_over": torch.tensor(fitted.over)}
 
     def act(self, observation: Mapping[str, Any], noise: np.ndarray | None) -> ActionChunk:
         """One answer per row; noise [b, L] float64 inside (0, 1), or None for the greedy one. Raises ValueError as `prepare`, or for noise of another size."""
         inputs = self.prepare(observation)
         rows = len(inputs["prompt_ids"])
-        choices = torch.full((rows, self.tokens), NO_TOKEN, dtype=torch.int64)
-        logprobs = torch.zeros(rows, self.tokens)
-        for finished in self.stream(inputs, noise):
-            count = len(finished.tokens)
-            choices[finished.id, :count] = torch.tensor(finished.tokens)
-            logprobs[finished.id, :count] = torch.tensor(finished.logprobs)
-        given.finite("policy=causal_lm: log-probabilities", logprobs, "the weights hold, or overflow to, what is no number: load them again, or take an earlier checkpoint")
-        mask = choices != NO_TOKEN
-        texts = np.empty((rows, 1, 1), dtype=object)
-        texts[:, 0, 0] = self.decode(choices, mask)
-        return ActionChunk(choices, logprobs, mask, texts, self._values(inputs, choices), inputs)
+        answering, parts = self.answering(), {}
+        answering.submit(range(rows), inputs, given.noise(noise, rows, self.tokens))
+        while answering.busy:
+            parts |= answering.ended()
+        _, tokens, logprobs = zip(*(parts[row] for row in range(rows)))
+        return self.chunk(inputs, tokens, logprobs)
 
-    def stream(self, inputs: dict[str, torch.Tensor], noise: np.ndarray | None) -> Iterator[Finished]:
-        """What `prepare` gives -> each row's answer as it ends; its `id` is the row. Rows of equal prompts share the pass over the prompt."""
-        noise = given.noise(noise, len(inputs["prompt_ids"]), self.tokens)
-        generator = self._begin()
-        for row, (ids, mask) in enumerate(zip(inputs["prompt_ids"], inputs["prompt_mask"])):
-            generator.submit(row, ids[mask].tolist(), None if noise is None else noise[row], self.tokens)
-        while generator.busy:
-            yield from generator.step()
+    def answering(self) -> Answering:
+        """Rows answered one by one as they end; those of equal prompts that wait together share the pass over the prompt."""
+        return Answering(self, self._begin())
+
+    def chunk(self, inputs: dict[str, torch.Tensor], tokens: Sequence[list[int]], logprobs: Sequence[list[float]]) -> ActionChunk:
+        """What `prepare` gave for b rows and the answer to each, with the log-probabilities that it was sampled with. Raises ValueError for one that is no number."""
+        rows = len(tokens)
+        choices = torch.full((rows, self.tokens), NO_TOKEN, dtype=torch.int64)
+        sampled = torch.zeros(rows, self.tokens)
+        for row, (answer, its) in enumerate(zip(tokens, logprobs)):
+            choices[row, : len(answer)] = torch.tensor(answer, dtype=torch.int64)
+            sampled[row, : len(answer)] = torch.tensor(its)
+        given.finite("policy=causal_lm: log-probabilities", sampled, "the weights hold, or overflow to, what is no number: load them again, or take an earlier checkpoint")
+        mask = choices != NO_TOKEN
+        texts, remarks = np.empty((rows, 1, 1), dtype=object), np.empty(rows, dtype=object)
+        texts[:, 0, 0] = self.decode(choices, mask)
+        remarks[:] = [limits.remark(over, self._long == "drop", self.prompt_length) for over in inputs["prompt_over"].tolist()]
+        return ActionChunk(choices, sampled, mask, texts, self._values(inputs, choices), inputs, remarks=remarks)
+
+    def dropped(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        """[b] bool: rows that are not to be answered, because their prompt is too long."""
+        return (inputs["prompt_over"] > 0) & (self._long == "drop")
 
     def evaluate(self, inputs: dict[str, torch.Tensor], choices: torch.Tensor, distribution: bool = False) -> TokenStats:
         """inputs as `prepare` gives them, choices [n, L] -> TokenStats with gradient, 0 behind an answer's end. `distribution` adds [n, L, V] log-probabilities.

@@ -61,7 +61,7 @@ class Accumulator:
         return (batching.to(part, device) for part in self._sharding.parts(batch, self._microbatch))
 
     def _evaluated(self, policy: Any, part: Batch) -> Any:
-        return policy.evaluate(part.inputs, part.choices, distribution=self._algorithm.needs_reference)
+        return policy.evaluate(part.inputs, part.choices, distribution=self._algorithm.needs_distribution)
 
     def _backward(self, policy: Any, part: Batch) -> Loss:
         stats = self._evaluated(policy, part)
@@ -93,6 +93,10 @@ class Accumulator:
         self._optimizer.step()
         self._totals = losses.merge_metrics([self._totals, {"grad_norm": (norm / self._sharding.count, 1.0 / self._sharding.count)}])
         return norm
+
+    def note(self, name: str, total: float, count: float) -> None:
+        """A metric of the caller's, for the next report. Of several processes each gives the same."""
+        self._totals = losses.merge_metrics([self._totals, {name: (total / self._sharding.count, count / self._sharding.count)}])
 
     def report(self) -> dict[str, float]:
         """Means of the metrics since the last report."""

@@ -28,7 +28,7 @@ def token_weights(mask: torch.Tensor, aggregation: str) -> torch.Tensor:
 def rows(trajectories: Sequence[Trajectory], estimate: Any, aggregation: str, reference: Sequence[torch.Tensor] | None = None) -> Batch:
     """Flatten the kept trajectories. `estimate` has `advantages`, `returns` (or None) and `keep`, one entry per trajectory.
 
-    `reference`: per trajectory [T, L, V] log-probabilities of the frozen policy. Inputs named *_ids or *_mask of differing width are padded
+    `reference`: per trajectory [T, L, V] or [T, L] log-probabilities of the frozen policy. Inputs named *_ids or *_mask of differing width are padded
     on the right with 0 to the widest, and so are choices, log-probs, mask and values of tokens (masked there). When nothing is kept, the batch has 0 rows.
     Raises ValueError for an empty list, and for other inputs whose shapes differ.
     """

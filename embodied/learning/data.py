@@ -32,7 +32,7 @@ class Trajectory:
     steps: int  # primitive steps executed
     version: int = 0  # weights version it was sampled with
     step_rewards: torch.Tensor | None = None  # [T, C] float32, per primitive step, 0 for those that never ran; values of actions and tokens need them
-    reference: torch.Tensor | None = None  # [T, L, V] float32 log-probabilities of the frozen start, when a KL term wants them
+    reference: torch.Tensor | None = None  # log-probabilities of the frozen start, when a KL term wants them: float32 [T, L, V], or [T, L] of the choices alone
 
     @property
     def length(self) -> int:
@@ -50,7 +50,7 @@ class Batch:
     advantages: torch.Tensor  # [n, L] float32
     returns: torch.Tensor  # [n] or [n, K] float32, value targets; zeros without a value head
     values: torch.Tensor  # [n] or [n, K] float32, old values; zeros without a value head
-    reference: torch.Tensor | None = None  # [n, L, V] reference log-probabilities, when a KL term wants them
+    reference: torch.Tensor | None = None  # [n, L, V] or [n, L] reference log-probabilities, when a KL term wants them
     proximal: torch.Tensor | None = None  # [n, L] log-probs under the weights that the round's updates begin with; None = those at sampling time
 
     @property

@@ -47,7 +47,7 @@ def clipped_surrogate(ratio: torch.Tensor, advantages: torch.Tensor, low: float,
 
 
 def approximate_kl(log_ratio: torch.Tensor) -> torch.Tensor:
-    """KL(old || new) from samples of old: ratio - 1 - log ratio, never negative. Same shape."""
+    """KL(old || new) from samples of old, log_ratio = log new - log old: ratio - 1 - log ratio, never negative (k3 of Schulman 2020). Same shape."""
     return importance(log_ratio) - 1.0 - log_ratio
 
 

@@ -47,14 +47,17 @@ class ActStage(Inline):
         observation = asked.observation | {
             "episode": np.array([episode.id for episode in asked.episodes]), "step": np.array(asked.steps),
         }
-        noise = None if self._greedy else np.stack([
-            seeding.uniforms(self._seed, self._stream, episode.id, step, self._tokens)
-            for episode, step in zip(asked.episodes, asked.steps)
-        ])
+        noise = self._noise(asked)
         count = len(asked.episodes)
         with torch.no_grad():
             chunks = [self._act(observation, noise, start, min(start + self._rows, count)) for start in range(0, count, self._rows)]
-        return Outcome(_join(chunks))
+        return Outcome(join(chunks))
+
+    def _noise(self, asked: Observations) -> np.ndarray | None:
+        """[b, L] float64, or None for greedy choices."""
+        if self._greedy:
+            return None
+        return np.stack([seeding.uniforms(self._seed, self._stream, episode.id, step, self._tokens) for episode, step in zip(asked.episodes, asked.steps)])
 
     def unload(self) -> None:
         self.lease.release()
@@ -68,21 +71,22 @@ class ActStage(Inline):
         index = np.minimum(np.arange(start, start + self._rows), stop - 1)
         part = {key: [value[i] for i in index] if isinstance(value, list) else value[index] for key, value in observation.items()}
         chunk = self._policy.act(part, None if noise is None else noise[index])
-        return _first(chunk, stop - start)
+        return rows_of(chunk, 0, stop - start)  # without its padding rows
 
 
-def _first(chunk: Any, rows: int) -> Any:
-    """The chunk without its padding rows."""
-    return type(chunk)(**{f.name: _cut(getattr(chunk, f.name), rows) for f in fields(chunk)})
+def rows_of(chunk: Any, start: int, stop: int) -> Any:
+    """The chunk's rows from `start` to before `stop`."""
+    return type(chunk)(**{f.name: _cut(getattr(chunk, f.name), slice(start, stop)) for f in fields(chunk)})
 
 
-def _cut(value: Any, rows: int) -> Any:
+def _cut(value: Any, rows: slice) -> Any:
     if value is None:
         return None
-    return {key: tensor[:rows] for key, tensor in value.items()} if isinstance(value, dict) else value[:rows]
+    return {key: tensor[rows] for key, tensor in value.items()} if isinstance(value, dict) else value[rows]
 
 
-def _join(chunks: list[Any]) -> Any:
+def join(chunks: list[Any]) -> Any:
+    """Chunks of several rows each -> one of all of them."""
     if len(chunks) == 1:
         return chunks[0]
     return type(chunks[0])(**{f.name: _concatenate([getattr(chunk, f.name) for chunk in chunks]) for f in fields(chunks[0])})

@@ -114,7 +114,7 @@ class LearnStage(Inline):
             return
         for group in self._groups.add(items, lambda trajectory: trajectory.group):
             batch, _ = self._judged(group)
-            self._sums.add(batch)
+            self._sums.add(self._recomputed(batch))
             done = {id(trajectory) for trajectory in group}  # their pictures are not needed any more
             self._items = [replace(t, inputs={}, final_observation=None, reference=None, terminated=True) if id(t) in done else t for t in self._items]
 
@@ -156,6 +156,7 @@ class LearnStage(Inline):
         batch, metrics = self._labelled(items) if self.algorithm.imitates else self._judged(items)
         if self._lag and batch.rows and not self.algorithm.imitates:
             batch = replace(batch, proximal=self._sums.logprobs(batch))
+        batch = self._recomputed(batch)
         done = skipped = 0
         size = self.settings.minibatch or max(1, batch.rows)
         planned = self.settings.epochs * math.ceil(batch.rows / size)
@@ -203,6 +204,14 @@ class LearnStage(Inline):
             reference = [t.reference for t in trajectories]
         batch = batching.rows(trajectories, estimate, self.algorithm.aggregation, reference)
         return batch, {f"estimate/{name}": value for name, value in estimate.metrics.items()}
+
+    def _recomputed(self, batch: Batch) -> Batch:
+        """The rows with old log-probabilities of the weights as they are, where those of the sampler are not to be trusted; a metric says how far they were off."""
+        if not self.algorithm.recompute_logprobs or not batch.rows:
+            return batch
+        own, used = self._sums.logprobs(batch), batch.weights > 0
+        self._sums.note("sampler_difference", float((own - batch.logprobs).abs()[used].sum()), float(used.sum()))
+        return replace(batch, logprobs=own)
 
     @torch.no_grad()
     def _value_after(self, trajectory: Trajectory) -> float:

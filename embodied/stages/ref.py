@@ -50,5 +50,6 @@ class RefStage(Inline):
     def _referenced(self, trajectory: Trajectory) -> Trajectory:
         device = next(self._policy.parameters()).device
         inputs = {name: tensor.to(device) for name, tensor in trajectory.inputs.items()}
-        stats = self._policy.evaluate(inputs, trajectory.choices.to(device), distribution=True)
-        return replace(trajectory, reference=stats.distribution.cpu())
+        exact = self._algorithm.needs_distribution
+        stats = self._policy.evaluate(inputs, trajectory.choices.to(device), distribution=exact)
+        return replace(trajectory, reference=(stats.distribution if exact else stats.logprobs).cpu())

@@ -68,6 +68,7 @@ class Attempt:
     actions: list[np.ndarray] = field(default_factory=list)  # each [C, A], what was asked
     labels: list[np.ndarray | None] = field(default_factory=list)
     version: int = 0
+    remark: str | None = None  # the policy's own, of the last chunk that it had any of
 
     @property
     def over(self) -> bool:
@@ -217,6 +218,8 @@ class SimStage:
             return
         chunk, row = self._chunks.pop(result.slot)
         attempt.records.append(record(chunk, row, result.rewards))
+        if chunk.remarks is not None:
+            attempt.remark = chunk.remarks[row] or attempt.remark
         attempt.success = attempt.success or bool(result.info["success"])
         attempt.success_at_end = bool(result.info["success_at_end"])
         attempt.steps += len(result.rewards)
@@ -259,7 +262,7 @@ def _losses() -> Iterator[None]:
 
 def _played(attempt: Attempt) -> Played:
     total = sum(sum(record.rewards) for record in attempt.records)
-    return Played(attempt.episode, attempt.success, attempt.success_at_end, attempt.steps, len(attempt.records), total, attempt.terminated, attempt.truncated and not attempt.terminated)
+    return Played(attempt.episode, attempt.success, attempt.success_at_end, attempt.steps, len(attempt.records), total, attempt.terminated, attempt.truncated and not attempt.terminated, attempt.remark)
 
 
 def stack(observations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from torch import nn
 from transformers import DynamicCache
 
 from policies.generation.base import Finished, Noise, Stopping
+from policies.generation import windows
 from policies.generation.slots import Prefilled, Slots
 from policies.parts import sampling
 from policies.parts.decoder import CACHE
@@ -43,16 +44,16 @@ class Engine:
     """A Generator (base.py)."""
 
     def __init__(self, model: nn.Module, slots: int, stopping: Stopping, temperature: float = 1.0, top_p: float = 1.0, prefill: int = 8) -> None:
-        """model: a causal LM of transformers with full attention, in "sdpa" or "eager". slots: samples that run at once. prefill: waiting prompts that are
+        """model: a causal LM of transformers with full attention (or windows, generation/windows.py), in "sdpa" or "eager". slots: samples that run at once. prefill: waiting prompts that are
         computed in one pass, whole, beside which their keys and values are held until they have a slot.
 
-        Raises ValueError for a model whose layers do not all see the whole text.
+        Raises ValueError for a model that keeps something else than the keys and values of every position.
         """
         if slots < 1 or prefill < 1:
             raise ValueError(f"found slots={slots} and prefill={prefill}, wanted at least 1 of each")
-        kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
-        if kinds != {"full_attention"} or model.config._attn_implementation not in ("sdpa", "eager"):
-            raise ValueError(f"generation: found {model.config.model_type} with {', '.join(sorted(kinds))} by {model.config._attn_implementation}, wanted full_attention in every layer, by sdpa or eager; give a model without sliding windows (config.json: use_sliding_window=false)")
+        windows.reach(model.config)
+        if model.config._attn_implementation not in ("sdpa", "eager"):
+            raise ValueError(f"generation: found {model.config.model_type} by {model.config._attn_implementation}, wanted sdpa or eager; load it with attn_implementation=sdpa")
         self._model, self._stopping, self._temperature, self._top_p, self._ahead = model, stopping, temperature, top_p, prefill
         self._slots = Slots(slots)
         self._waiting: deque[_Sample] = deque()
@@ -72,6 +73,7 @@ class Engine:
             raise ValueError(f"sample {id!r}: found a prompt of {len(prompt)} tokens and max_tokens={max_tokens}, wanted at least 1 of each")
         if len(prompt) + max_tokens > positions:
             raise ValueError(f"sample {id!r}: found a prompt of {len(prompt)} tokens and an answer of up to {max_tokens}, wanted at most {positions} together (config.json: max_position_embeddings); lower policy.max_tokens, or shorten the prompt")
+        windows.require(self._model.config, len(prompt) + max_tokens)
         if noise is not None and not callable(noise) and len(noise) < max_tokens:
             raise ValueError(f"sample {id!r}: found {len(noise)} uniforms, wanted {max_tokens}, one per token of the answer")
         sample = _Sample(id, tuple(map(int, prompt)), noise, max_tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
@@ -56,6 +57,12 @@ class Texts:
         if not ids:
             raise ValueError(f"prompt {text!r}: found no token in it, wanted at least one; give a text that is not empty")
         return list(ids)
+
+    @cached_property
+    def head(self) -> int:
+        """Tokens that every prompt begins with: of <bos> and of the chat template before the user's text."""
+        one, other = self.prompt("0"), self.prompt("?")
+        return next((place for place, (first, second) in enumerate(zip(one, other)) if first != second), 0)
 
     def answer(self, text: str) -> list[int]:
         """As an answer that ends by itself."""

@@ -94,10 +94,10 @@ class StageWorker(Protocol):
     def start(self, call: Call) -> Outcome | None: ...
 
     def ready(self, timeout: float | None) -> list[tuple[Call, Outcome]]:
-        """Outcomes that have come in; waits up to `timeout` seconds (None: until one has)."""
+        """Outcomes that have come in; waits, or works, up to `timeout` seconds (None: until one has)."""
 
     def connections(self) -> list[Any]:
-        """What turns readable when an outcome may have come in; asked only of a stage whose work runs elsewhere."""
+        """What turns readable when an outcome may have come in; none where the work is done in `ready`. Not asked of an inline stage."""
 
     def load(self) -> None: ...
 

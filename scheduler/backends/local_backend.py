@@ -1,4 +1,5 @@
-"""This process and its workers under the wall clock. Inline stages run inside `submit`; the others run in worker processes meanwhile."""
+"""This process and its workers under the wall clock. Inline stages run inside `submit`; the others run in worker processes meanwhile, or
+in `ready`, while nothing may be submitted: so what a stage can take in before it works, it has been given."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import Any, Mapping
 
 from scheduler.backends.base import Call, Event, Outcome, StageWorker, close_all
 
+TURN = 0.05  # seconds at a time for a stage whose work is done in `ready`, while others are waited for too
 SLICE = 1.0  # seconds after which stages that are waited for together are looked at though nothing came in: they notice their own timeouts then
 
 
@@ -42,9 +44,12 @@ class LocalBackend:
             if len(waiting) == 1:
                 self._collect(waiting[0], None)
                 continue
-            wait_for([connection for stage in waiting for connection in self._stages[stage].connections()], SLICE)
+            connections = {stage: self._stages[stage].connections() for stage in waiting}
+            busy = [stage for stage, its in connections.items() if not its]  # their work is done in `ready`
+            if not busy:
+                wait_for([connection for its in connections.values() for connection in its], SLICE)
             for stage in waiting:
-                self._collect(stage, 0.0)
+                self._collect(stage, TURN if stage in busy else 0.0)
         events = list(self._events)
         self._events.clear()
         return events

@@ -205,3 +205,22 @@ def test_the_rate_follows_the_share_of_the_run_whatever_the_updates_of_a_round(p
     learn = stage(policy, GRPO(group_size=2), epochs=2, minibatch=9, rate=lambda update, share: shares.append(share) or 1e-2)
     update(learn, mixed(policy), 1)  # 18 rows: 4 updates in round 1 of 4
     assert shares[:4] == pytest.approx([0.25, 0.3125, 0.375, 0.4375])
+
+
+def test_a_kl_from_samples_wants_the_sampled_tokens_log_probabilities_alone(policy: MLP) -> None:
+    """Reference half as likely everywhere: 1 / 2 - 1 - log(1 / 2) = 0.1931 nats (k3 of Schulman 2020)."""
+    algorithm = GRPO(group_size=2, kl_coef=0.1, kl_estimator="k3")
+    trajectories = RefStage(copy.deepcopy(policy), algorithm).start(Call(1, "ref", "granule", 0, payload=tuple(Item(i, t) for i, t in enumerate(mixed(policy))))).items
+    references = [item.payload.reference for item in trajectories]
+    assert references[0].shape == trajectories[0].payload.choices.shape
+    halved = [replace(item.payload, reference=item.payload.reference - np.log(2)) for item in trajectories]
+    assert update(stage(policy, algorithm), halved)["kl_reference"] == pytest.approx(0.5 - 1 + np.log(2), abs=1e-5)
+
+
+@pytest.mark.parametrize("minibatch", [None, 100])
+def test_recomputed_log_probabilities_are_the_learners_and_say_how_far_the_samplers_were_off(policy: MLP, minibatch: int | None) -> None:
+    wrong = [replace(t, logprobs=t.logprobs - 0.25) for t in mixed(policy)]
+    off = update(stage(copy.deepcopy(policy), GRPO(group_size=2), minibatch=minibatch), wrong)
+    assert off["ratio"] == pytest.approx(np.exp(0.25), abs=1e-5)
+    report = update(stage(policy, GRPO(group_size=2, recompute_logprobs=True), minibatch=minibatch), wrong)
+    assert report["ratio"] == pytest.approx(1.0, abs=1e-6) and report["sampler_difference"] == pytest.approx(0.25, abs=1e-5)

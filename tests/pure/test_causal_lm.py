@@ -290,7 +290,7 @@ def test_a_chat_without_a_template_is_refused():
 
 @pytest.mark.parametrize("observation, message", [
     ({"state": np.zeros((1, 3))}, r"observation 'prompt': found None \(among state\)"),
-    ({"prompt": ["1" * 16]}, "has 17 tokens, wanted at most 16: set policy.prompt_length=17"),
+    ({"prompt": ["1" * 16]}, "longest of 17; set policy.prompt_length=17"),
 ])  # fmt: skip
 def test_observations_without_a_fitting_prompt_are_refused(policy, observation, message):
     with pytest.raises(ValueError, match=message):
@@ -300,3 +300,28 @@ def test_observations_without_a_fitting_prompt_are_refused(policy, observation, 
 def test_an_answer_that_does_not_fit_is_refused(policy):
     with pytest.raises(ValueError, match="has 13 tokens with its end, wanted at most 12"):
         policy.encode(["1" * 12])
+
+
+def test_a_prompt_that_is_too_long_is_dropped_and_gives_no_token():
+    policy = policy_of(long_prompts="drop")
+    chunk = policy.act({"prompt": ["1+2=?\n", "1" * 40]}, uniforms(2, policy.tokens))
+    assert chunk.mask.any(1).tolist() == [True, False] and chunk.actions[1, 0, 0] == ""
+    assert chunk.remarks.tolist() == [None, "prompt longer than 16 tokens: dropped"]
+    stats = policy.evaluate(chunk.inputs, chunk.choices)
+    stats.logprobs.sum().backward()
+    assert all(parameter.grad is None or torch.isfinite(parameter.grad).all() for parameter in policy.parameters())
+
+
+def test_a_prompt_that_is_too_long_is_cut_behind_its_head_and_learned_from_as_it_was_answered():
+    policy = policy_of(long_prompts="left_cut")
+    chunk = policy.act({"prompt": ["9" * 30 + "12+39=?\n"]}, uniforms(1, policy.tokens))
+    assert policy.texts.raw(chunk.inputs["prompt_ids"][0].tolist()) == "<bos>" + "9" * 7 + "12+39=?\n"
+    torch.testing.assert_close(policy.evaluate(chunk.inputs, chunk.choices).logprobs, chunk.logprobs, atol=1e-5, rtol=0)
+
+
+def test_a_chats_header_stays_when_its_prompt_is_cut():
+    tokenizer = character_tokenizer()
+    tokenizer.chat_template = "{% for message in messages %}[{{ message['role'] }}]{{ message['content'] }};{% endfor %}>"
+    policy = CausalLM(tiny("qwen3"), Texts(tokenizer, system="hi"), max_tokens=4, prompt_length=32, long_prompts="left_cut")
+    ids = policy.prepare({"prompt": ["0123456789" * 4]})["prompt_ids"][0].tolist()
+    assert policy.texts.raw(ids) == "[system]hi;[user]" + ("0123456789" * 4)[-13:] + ";>"

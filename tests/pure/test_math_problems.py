@@ -12,7 +12,6 @@ import pytest
 from envs.answers import grade
 from envs.math.arithmetic import worked
 from envs.math.base import Problem, held_out
-from envs.math.limits import fit
 from envs.math.problems import load
 from envs.math.reasoning import extracted
 
@@ -427,31 +426,3 @@ def test_a_source_is_imported_only_when_it_is_chosen(monkeypatch):
     for name in ("reasoning_gym", "pyarrow", "datasets"):
         monkeypatch.setitem(sys.modules, name, None)
     assert grade(load("arithmetic")[0].answer, load("arithmetic")[0].answer) == 1.0
-
-
-# Prompts that are too long
-
-PROMPTS = [list(range(length)) for length in (10, 16, 17, 200)]
-
-
-def test_a_prompt_too_long_is_an_error_that_counts():
-    with pytest.raises(ValueError, match="found 2 of 4 prompts longer than 16 tokens, the longest of 200"):
-        fit(PROMPTS, 16)
-
-
-def test_a_prompt_too_long_is_dropped_and_counted():
-    fitted = fit(PROMPTS, 16, "drop")
-    assert fitted.prompts == [*PROMPTS[:2], None, None]
-    assert str(fitted) == "2 of 4 prompts longer than 16 tokens: 0 cut, 2 dropped"
-
-
-def test_a_prompt_too_long_is_cut_after_its_head():
-    fitted = fit(PROMPTS, 16, "left_cut", head=3)
-    assert fitted.prompts == [*PROMPTS[:2], [0, 1, 2, *range(4, 17)], [0, 1, 2, *range(187, 200)]]
-    assert (fitted.cut, fitted.dropped) == (2, 0)
-
-
-@pytest.mark.parametrize("limit, how, head, says", [(16, "cut", 0, "wanted one of error, drop, left_cut"), (0, "drop", 0, "limit of 0"), (4, "left_cut", 4, "4 to keep at the head")])
-def test_a_limit_that_cannot_be_is_refused(limit, how, head, says):
-    with pytest.raises(ValueError, match=says):
-        fit(PROMPTS, limit, how, head)

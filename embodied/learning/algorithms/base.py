@@ -48,7 +48,9 @@ class Algorithm(ABC):
 
     level: what one importance ratio spans ("token", "action" = action_dims tokens, "chunk" = all L); the weights are the same at each level.
     aggregation: "token_mean" (each executed token weighs 1) or "sequence_mean" (each trajectory weighs 1).
-    kl_coef: weight of the exact KL(policy || frozen start) over the distribution; 0 needs no reference. entropy_coef: weight of the bonus.
+    kl_coef: weight of KL(policy || frozen start); 0 needs no reference. kl_estimator: "exact" (over the whole distribution, [n, L, V] numbers) or
+    "k3" (from the sampled tokens' log-probabilities alone: Schulman 2020, "Approximating KL divergence"). entropy_coef: weight of the bonus.
+    recompute_logprobs: old log-probabilities are the learner's own, from the weights that a round's updates begin with, not the sampler's.
     action_dims: A of the policy, set by whoever builds both.
     stale_cap: largest weight of a decision sampled with older weights than the round's updates begin with; see `clipped_term`.
     """
@@ -66,19 +68,28 @@ class Algorithm(ABC):
         kl_coef: float = 0.0,
         action_dims: int = 1,
         stale_cap: float = 2.0,
+        kl_estimator: str = "exact",
+        recompute_logprobs: bool = False,
     ):
         self.group_size = in_range("group_size", group_size, 1)
         self.level = one_of("level", level, losses.LEVELS)
         self.aggregation = one_of("aggregation", aggregation, AGGREGATIONS)
         self.entropy_coef = float(in_range("entropy_coef", entropy_coef, 0))
         self.kl_coef = float(in_range("kl_coef", kl_coef, 0))
+        self.kl_estimator = one_of("kl_estimator", kl_estimator, ("exact", "k3"))
+        self.recompute_logprobs = recompute_logprobs
         self.action_dims = action_dims
         self.stale_cap = float(in_range("stale_cap", stale_cap, 0, above=True))
 
     @property
     def needs_reference(self) -> bool:
-        """True when `Batch.reference` must be filled and `stats.distribution` asked for."""
+        """True when `Batch.reference` must be filled."""
         return self.kl_coef > 0
+
+    @property
+    def needs_distribution(self) -> bool:
+        """True when the KL term takes `stats.distribution`, here and of the reference."""
+        return self.needs_reference and self.kl_estimator == "exact"
 
     @property
     def separable(self) -> bool:
@@ -131,12 +142,15 @@ class Algorithm(ABC):
         if self.entropy_coef:
             per_token = per_token - self.entropy_coef * stats.entropy
         if self.needs_reference:
-            if batch.reference is None or stats.distribution is None:
+            if batch.reference is None or self.needs_distribution and stats.distribution is None:
                 raise ValueError(
                     f"algorithm.kl_coef={self.kl_coef}: found no reference log-probabilities or no distribution, wanted both [n, L, V]; "
                     "evaluate with distribution=True here and by the frozen start, or set algorithm.kl_coef=0"
                 )
-            divergence = losses.exact_kl(stats.distribution, batch.reference)
+            if self.needs_distribution:
+                divergence = losses.exact_kl(stats.distribution, batch.reference)
+            else:
+                divergence = losses.approximate_kl(batch.reference - stats.logprobs)
             per_token = per_token + self.kl_coef * divergence
             metrics["kl_reference"] = divergence
         return losses.gather_loss(per_token, batch.weights, metrics)
