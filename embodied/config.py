@@ -1,7 +1,7 @@
 """The config of a command line, and the checks that need no simulator and no model.
 
 The keys of a run are the dataclasses of `knobs`; `env`, `policy` and `algorithm` are a yaml each (an import path and its arguments). Precedence:
-dataclass, then the `_run_` block of env, policy and algorithm (what that choice wants of the run) and the `_algorithm_` block of env and policy, then the command line.
+dataclass, then the `_run_` block of env, policy and algorithm (what that choice wants of the run), the `_algorithm_` block of env and policy and the `_policy_` block of env, then the command line.
 A key that is not there is refused with the nearest one that is, also behind a `+`.
 """
 
@@ -52,6 +52,7 @@ def compose(arguments: Sequence[str]) -> DictConfig:
     for name in CHOICES:
         _borrow(config, name, chosen)
         _apply_algorithm_block(config, name, chosen)
+        _apply_policy_block(config, name)
         _apply_run_block(config, name)
     for key, value in overrides:
         if key not in CHOICES:
@@ -160,6 +161,17 @@ def _apply_algorithm_block(config: DictConfig, name: str, chosen: dict[str, str]
     for key, value in _flatten(OmegaConf.to_container(block.get(chosen["algorithm"], OmegaConf.create({}))), "algorithm."):
         _set(config, key, value)
     del config[name]["_algorithm_"]
+
+
+def _apply_policy_block(config: DictConfig, name: str) -> None:
+    """What an env wants of a policy that has all of these keys: `_policy_: {temperature: 0.6}` in its yaml; of another policy nothing, it is refused or not by what it is."""
+    block = config[name].get("_policy_")
+    if block is None:
+        return
+    if set(block) <= set(config.policy):
+        for key, value in block.items():
+            _set(config, f"policy.{key}", value)
+    del config[name]["_policy_"]
 
 
 def _flatten(block: dict, prefix: str = "") -> list[tuple[str, Any]]:

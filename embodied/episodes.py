@@ -21,10 +21,12 @@ class Episode:
     init_state: int | None  # None where the seed draws it
     seed: int  # for env.reset
     play_on: bool = False  # past success, to the end of the budget; for an env whose spec says that it can
+    held_out: bool = False  # a start that training never has; for an env whose spec says that it holds some out
 
     @property
     def options(self) -> dict:
-        return {"task": self.task} | ({} if self.init_state is None else {"init_state": self.init_state}) | ({"play_on": True} if self.play_on else {})
+        asked = {"init_state": self.init_state, "play_on": self.play_on or None, "held_out": self.held_out or None}
+        return {"task": self.task} | {name: value for name, value in asked.items() if value is not None}
 
     @property
     def label(self) -> str:
@@ -44,6 +46,7 @@ class Played:
     total: float  # undiscounted return
     terminated: bool
     truncated: bool
+    remark: str | None = None  # the policy's, as that the prompt was too long
 
 
 @dataclass(frozen=True)
@@ -75,20 +78,37 @@ class TrainingLedger:
 
 @dataclass(frozen=True)
 class EvaluationLedger:
-    """`episodes` episodes in one round: every (task, init state) once before any twice, all tasks alike. Not tied to slots (each state is met once however many run)."""
+    """`episodes` starts in one round, `samples` episodes from each, which are a group: every (task, init state) once before any twice, all tasks alike.
+
+    Not tied to slots (each state is met once however many run).
+    """
 
     seed: int
     tasks: Sequence[int]
-    init_states: Sequence[int] | None
+    init_states: Sequence[int] | None  # of those that are held out, where held_out
     episodes: int
     play_on: bool = False
+    samples: int = 1
+    held_out: bool = False
+
+    @property
+    def total(self) -> int:
+        return self.episodes * self.samples
+
+    @property
+    def starts(self) -> str:
+        """For a protocol: how many, and of how many there are."""
+        there = "drawn" if self.init_states is None else f"of {len(self.init_states) * len(self.tasks)}"
+        return f"{self.episodes} {there}{' held out' if self.held_out else ''}"
 
     def round(self, number: int) -> list[Episode]:
         pairs = _pairs(self.tasks, self.init_states)
-        return [
-            Episode(i, i, i, *pairs[i % len(pairs)], seeding.integer(self.seed, "env/evaluate", i if self.init_states is None else i % len(pairs)), self.play_on)
-            for i in range(self.episodes)
-        ]
+        episodes = []
+        for start in range(self.episodes):
+            seed = seeding.integer(self.seed, "env/evaluate", start if self.init_states is None else start % len(pairs))
+            for order in range(start * self.samples, (start + 1) * self.samples):
+                episodes.append(Episode(order, order, start, *pairs[start % len(pairs)], seed, self.play_on, self.held_out))
+        return episodes
 
 
 def _pairs(tasks: Sequence[int], init_states: Sequence[int] | None) -> list[tuple[int, int | None]]:

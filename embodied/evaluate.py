@@ -18,15 +18,15 @@ from typing import Any, Callable, Sequence
 from omegaconf import DictConfig, OmegaConf
 
 from embodied.config import ConfigError, compose, refuse_unused
-from embodied.runs.demonstrations import demonstration, frames
+from embodied.runs.demonstrations import frames, recorder
 from embodied.runs.folder import RunFolder, write_json
 from embodied.runs.metrics import EpisodeLog
 from embodied.runs.progress import Progress
+from embodied.runs.protocol import block, remarks
 from embodied.runs.success import table
 from embodied.runs.video import write_mp4
-from embodied.wiring import programs
+from embodied.wiring import fit, programs
 from embodied.wiring.deployment import joined
-from envs.record import DemonstrationWriter
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,6 +37,9 @@ def evaluate(arguments: Sequence[str]) -> None:
     begun = time.perf_counter()
     config = compose(arguments)
     refuse_unused(config, "evaluate", {"resume": "name the run's weights with checkpoint=RUN_DIR", "data": "demonstrations are for train algorithm=bc"})
+    told = fit.settle_evaluated(config, arguments)
+    if told:
+        print(told)
     weights = programs.weights(config)
     with ExitStack() as stack:
         parts = programs.Parts(config, stack.enter_context(joined(config)), with_algorithm=False, weights=weights)
@@ -51,12 +54,15 @@ def evaluate(arguments: Sequence[str]) -> None:
         found = programs.evaluation(config, parts, deployed, episodes, progress, "evaluate", 0, on_episode=watch and watch(run))
         suites = table(episodes.rows())
         summary = {"success": found.rate.as_dict(), "success_at_end": found.at_end.as_dict(), "suites": [suite.as_dict() for suite in suites], "protocol": parts.protocol, "checkpoint": weights and str(weights)}
+        summary |= {"answers": found.answers.as_dict()} if found.answers else {}
+        remarked = remarks(episodes.rows())
         write_json(run.timeline_json, found.timeline.perfetto())
         time_by_stage = {"env_steps_per_s": found.steps / found.timeline.wall, "time_by_stage": found.timeline.busy()}
         write_json(run.summary_json, summary | {"wall_s": time.perf_counter() - begun} | time_by_stage)
     for suite in suites:
         print(suite)
-    print("protocol: " + ", ".join(f"{key}={value}" for key, value in parts.protocol.items()))
+    for line in [*([found.answers] if found.answers else []), *remarked, block(parts.protocol)]:
+        print(line)
     print(f"run: {run}")
 
 
@@ -71,12 +77,12 @@ def watcher(config: DictConfig, parts: programs.Parts) -> Callable[[RunFolder], 
     chunk = parts.policy.spec.chunk
     if config.record is not None and chunk != 1:
         raise ConfigError(f"record={config.record}: this policy acts {chunk} steps at a time and sees a picture only in between; record a policy with chunk 1, as policy=expert")
-    writer = None if config.record is None else DemonstrationWriter(config.record, parts.spec, parts.policy.spec.name)
+    record = None if config.record is None else recorder(config.record, parts.spec, parts.policy.spec.name)
 
     def watching(run: RunFolder) -> Callable[[Any], None]:
         def watch(attempt: Any) -> None:
-            if writer is not None:
-                writer.write(demonstration(attempt))
+            if record is not None:
+                record(attempt)
             if attempt.episode.order < config.videos:
                 outcome = "success" if attempt.success else "failure"
                 write_mp4(run.videos / f"episode_{attempt.episode.order:03d}_{outcome}.mp4", frames(attempt))

@@ -1,7 +1,7 @@
 """`python -m embodied.export checkpoint=RUN_OR_FOLDER out=DIR`: adapters added to their base's weights, in a plain checkpoint folder.
 
 checkpoint: a run (its newest whole checkpoint), a step_N folder or a policy folder. out: a folder that is not there yet, or is empty, outside of any run's checkpoint.
-policy=openvla|openvla_oft|... says how the folder is read, where no run says it (openvla_oft). dtype=float32|bfloat16 is what is written
+policy=openvla|openvla_oft|causal_lm|... says how the folder is read, where no run says it (openvla_oft). dtype=float32|bfloat16 is what is written
 (float32). base=FOLDER says where the adapters' base lies, if not where they say.
 
 The sum is made in float32, and checked before anything is written: on random inputs the network without adapters gives the logits that
@@ -25,7 +25,6 @@ from policies.checkpoints import lora
 KEYS = ("checkpoint", "out", "policy", "dtype", "base")
 DTYPES = ("float32", "bfloat16")
 TOLERANCE = 1e-3  # of a logit
-ROWS, PROMPT = 2, 12  # of the random inputs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,23 +42,23 @@ def export(arguments: Sequence[str]) -> None:
         raise ConfigError(f"out={out}: found it inside the checkpoint {sealed}, wanted a folder outside: a checkpoint's files stay as they were written; name another")
     config, folder = _source(asked)
     policy = build.policy(config, weights=folder)
-    if not hasattr(policy, "context"):
+    if not hasattr(policy, "probe"):
         raise ConfigError(f"policy={config.choices['policy']}: it can have no adapters, and its folder {folder} is plain as it is")
-    adapted = lora.attached(policy)
-    if adapted:
+    adapted = lora.carrier(policy)
+    if adapted is not None:
         difference = merged(policy)
-        print(f"added the adapters of rank {policy.lora.rank} to {policy.lora_base}; logits differ by {difference:.1e} at most from those with adapters (allowed: {TOLERANCE:g})")
+        print(f"added the adapters of rank {adapted.lora.rank} to {adapted.lora_base}; logits differ by {difference:.1e} at most from those with adapters (allowed: {TOLERANCE:g})")
     if asked["dtype"] != "float32":
         print(f"rounded to {asked['dtype']}: logits differ by {rounded(policy, getattr(torch, asked['dtype'])):.1e} at most")
     policy.save_pretrained(out)
-    print(f"{out}: {sum(p.numel() for p in policy.parameters()):,} parameters in {asked['dtype']}{'' if adapted else ', as they were: there were no adapters'}")
+    print(f"{out}: {sum(p.numel() for p in policy.parameters()):,} parameters in {asked['dtype']}{'' if adapted is not None else ', as they were: there were no adapters'}")
 
 
 def merged(policy: Any) -> float:
     """Merges a policy's adapters; -> the largest change of a logit. Raises ConfigError when it is more than TOLERANCE, or no number."""
-    before = _logits(policy)
+    before = policy.probe()
     lora.merge(policy)
-    difference = _difference(before, _logits(policy))
+    difference = _difference(before, policy.probe())
     if not difference <= TOLERANCE:
         raise ConfigError(f"logits with the adapters and with them added to the weights differ by {difference:.1e}, wanted at most {TOLERANCE:g}; nothing is written: weights or adapters are too large for float32 to add them up")
     return difference
@@ -67,10 +66,10 @@ def merged(policy: Any) -> float:
 
 def rounded(policy: Any, dtype: torch.dtype) -> float:
     """Holds a policy's weights in another dtype; -> the largest change of a logit that comes of the weights alone, computed in float32."""
-    before = _logits(policy)
+    before = policy.probe()
     for parameter in policy.parameters():
         parameter.copy_(parameter.to(dtype))
-    difference = _difference(before, _logits(policy))
+    difference = _difference(before, policy.probe())
     policy.to(dtype)
     return difference
 
@@ -103,18 +102,6 @@ def _source(asked: dict[str, Any]) -> tuple[DictConfig, Path]:
         if key in config.policy:
             config.policy[key] = value
     return config, folder
-
-
-def _logits(policy: Any) -> torch.Tensor:
-    """[ROWS, PROMPT, 256] logits in float32 over random pixels and a random prompt that are the same every time, by the pass that sees everything."""
-    generator = torch.Generator().manual_seed(0)
-    network = policy.language_model
-    side = policy.vision_backbone.featurizer.image_size
-    pixels = torch.randn(ROWS, 6, side, side, generator=generator)
-    prompt = torch.randint(3, policy.first_action, (ROWS, PROMPT), generator=generator)
-    state = None if policy.proprio_projector is None else torch.randn(ROWS, policy.proprio_projector.fc1.in_features, generator=generator)
-    embeddings, valid = policy.context(pixels, prompt, None, state)
-    return policy.logits(network(embeddings, valid)[:, -PROMPT:]).float()
 
 
 def _difference(first: torch.Tensor, second: torch.Tensor) -> float:

@@ -10,19 +10,20 @@ from embodied.stages.sim import SimStage
 from scheduler.graph import MacroGraph
 
 
-def reinforcement(horizon: int | None = None, lag: int = 0, reference: bool = False) -> MacroGraph:
+def reinforcement(horizon: int | None = None, lag: int = 0, reference: bool = False, ordered: bool = True) -> MacroGraph:
     """Simulate and act in a loop, learn from the trajectories, hand the weights back. horizon: turns per episode at the most.
 
     lag: updates that the sampling weights may lie behind. reference: trajectories pass by the frozen start, for a KL term.
+    ordered: they travel in ledger order, or as they come, where lengths differ so much that nobody should wait for the longest.
     """
     graph = evaluation(horizon)
     before = "sim"
     if reference:
         graph.stage("ref", RefStage, unit="trajectory")
-        graph.edge("sim", "ref", carries="trajectory", capacity=2)
+        graph.edge("sim", "ref", carries="trajectory", capacity=2, ordered=ordered)
         before = "ref"
     graph.stage("learn", LearnStage, unit="trajectory")
-    graph.edge(before, "learn", carries="trajectory", capacity=2)
+    graph.edge(before, "learn", carries="trajectory", capacity=2, ordered=ordered)
     graph.edge("learn", "act", carries="weights", lag=lag)
     return graph
 

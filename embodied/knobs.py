@@ -42,7 +42,8 @@ class Sharding:
 
 @dataclass
 class Evaluation:
-    episodes: int = 100  # before and after training, and of `evaluate`; every (task, init state) once before any twice
+    episodes: int | None = 100  # starts, before and after training, and of `evaluate`; every (task, initial state) once before any twice; null = each once
+    samples: int = 1  # attempts at each start, every one with randomness of its own; more than 1: also avg@k and pass@k, and then no start is met twice
     greedy: bool = False  # the most likely action instead of a sample
     fixed_horizon: bool | None = None  # episodes go on past success to the end of the budget, where the env can; null = so, unless they are recorded as demonstrations
     before: bool = True

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import itertools
 import signal
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Protocol, Sequence
 
 from embodied import graphs
 from embodied.episodes import EvaluationLedger, Played
+from embodied.runs.answers import Answers, answers
 from embodied.runs.folder import RunFolder, write_json
 from embodied.runs.metrics import EpisodeLog, MetricsLog
 from embodied.runs.progress import Progress
-from embodied.runs.success import Rate, rate
+from embodied.runs.success import Rate, rate, rate_of
 from embodied.stages.sim import Attempt
 from scheduler.backends.base import Backend, Item, StageLost
 from scheduler.planning.schedule import Plan
@@ -39,6 +41,7 @@ class Evaluated:
     at_end: Rate  # success at the last step
     steps: int  # env steps of all episodes
     timeline: Timeline
+    answers: Answers | None  # where each start is met several times
 
 
 class Interrupt:
@@ -152,7 +155,7 @@ def evaluate(exam: Exam, ledger: EvaluationLedger, episodes: EpisodeLog, progres
     flow = replace(exam.plan.flow(graphs.evaluation()), taught="act", lag=0)
     while True:
         episodes.forget(exam.phase)
-        rows = Rows(exam, ledger.episodes, episodes.write, progress)
+        rows = Rows(exam, ledger.total, episodes.write, progress)
         try:
             backend.arrange(exam.plan.slot_groups)
             backend.ask("act", "assign", "evaluate", exam.greedy)
@@ -162,8 +165,8 @@ def evaluate(exam: Exam, ledger: EvaluationLedger, episodes: EpisodeLog, progres
             break
         except StageLost as lost:
             weights, restarts = mended(lost, restarts, progress, exam.recover)
-    once, at_end = (rate(sum(row[key] for row in rows.ended), len(rows.ended)) for key in ("success", "success_at_end"))
-    return Evaluated(once, at_end, sum(row["steps"] for row in rows.ended), result.timeline)
+    once, at_end = (rate_of(row | {"success": row[key]} for row in rows.ended) for key in ("success", "success_at_end"))
+    return Evaluated(once, at_end, sum(row["steps"] for row in rows.ended), result.timeline, answers(rows.ended))
 
 
 class Rows:
@@ -198,6 +201,10 @@ def log_round(result: RoundResult, logs: Logs, planner: Any) -> None:
         steps_per_s = steps / wall
         mean_return = sum(each.total for each in played) / len(played)
         row |= {"success": success.as_dict(), "episode_steps": steps / len(played), "env_steps": steps, "env_steps_per_s": steps_per_s}
+        remarks = Counter(each.remark for each in played if each.remark)
+        if remarks:
+            row["remarks"] = dict(remarks)
+            logs.progress.note(f"iteration {done}: " + "; ".join(f"{count} of {len(played)} episodes: {remark}" for remark, count in remarks.items()))
     if result.report and not result.report["updates"]:
         logs.progress.note(f"iteration {done}: no update, because no row had anything to teach ({result.report['rows']} rows)")
     logs.metrics.write(done, row)
@@ -208,7 +215,7 @@ def log_round(result: RoundResult, logs: Logs, planner: Any) -> None:
 def episode_row(played: Played, phase: str, iteration: int, suite: str) -> dict[str, Any]:
     episode = played.episode
     return {
-        "phase": phase, "iteration": iteration, "episode": episode.id, "suite": suite, "task": episode.task, "init_state": episode.init_state,
+        "phase": phase, "iteration": iteration, "episode": episode.id, "group": episode.group, "suite": suite, "task": episode.task, "init_state": episode.init_state,
         "seed": episode.seed, "success": played.success, "success_at_end": played.success_at_end, "steps": played.steps, "return": played.total,
-        "terminated": played.terminated, "truncated": played.truncated, "errored": False,
+        "terminated": played.terminated, "truncated": played.truncated, "errored": False, **({"remark": played.remark} if played.remark else {}),
     }  # fmt: skip

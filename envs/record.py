@@ -134,7 +134,7 @@ def read(folder: str | os.PathLike) -> Demonstrations:
     path = folder / INDEX
     try:
         index = json.loads(path.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise DemonstrationError(f"{folder} has no {INDEX}, so it holds no demonstrations; record some there, or name another folder") from None
     except ValueError as error:
         raise DemonstrationError(f"{path} is not whole JSON ({error}); record again") from error

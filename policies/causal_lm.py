@@ -58,9 +58,12 @@ class CausalLM(nn.Module):
         self._stopping, self._engine, self.folder = Stopping(texts.end, stop, texts.raw), engine, folder
         self.value_head = ValueHead(model.config.hidden_size, detach=value_detach, level=value_level) if value_head else None
         self._vllm: VLLM | None = None  # built when first asked for, and kept
-        self._long = long_prompts
+        self._long, self._trims = long_prompts, True
         limits.fit([], prompt_length, long_prompts, texts.head)
         self.spec = PolicySpec("causal_lm", "text", max_tokens, 1, streams=True)
+        self.protocol = {
+            "template": texts.words, "temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "prompt_length": prompt_length, "stop": list(stop), "engine": engine,
+        }  # fmt: skip
 
     @classmethod
     def from_pretrained(
@@ -175,6 +178,20 @@ class CausalLM(nn.Module):
             choices[row, : len(tokens)] = torch.tensor(tokens)
         return choices
 
+    def longest(self, rows: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        """(inputs, choices) of so many rows of the longest prompt and answer. Of a copy that is only measured: from then on it computes padding too."""
+        self._trims = False
+        ids, mask = torch.zeros(rows, self.prompt_length, dtype=torch.int64), torch.ones(rows, self.prompt_length, dtype=torch.bool)
+        return {"prompt_ids": ids, "prompt_mask": mask, "prompt_over": ids[:, 0]}, torch.zeros(rows, self.tokens, dtype=torch.int64)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Of the keys and values of as many answers as are generated at once, all of them the longest, and the logits beside them."""
+        config = self.model.config
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        position = 2 * config.num_hidden_layers * (config.num_key_value_heads or config.num_attention_heads) * width
+        return self.slots * self.model.dtype.itemsize * (position * (self.prompt_length + self.tokens) + config.vocab_size)
+
     def decode(self, choices: torch.Tensor, mask: torch.Tensor) -> list[str]:
         """[n, L] twice -> the answers, without special tokens; a stop string stays."""
         return [self.texts.text(row[kept].tolist()) for row, kept in zip(choices.cpu(), mask.cpu())]
@@ -183,9 +200,9 @@ class CausalLM(nn.Module):
         """One pass over prompts and answers, without the columns that are padding in every row -> what the model gives, M: answer tokens up to the end of the longest.
 
         Its last M positions are those that the answers' tokens are read from. logits: False leaves all but the last out."""
-        count = max(1, int((choices != NO_TOKEN).sum(1).max()))
+        count = max(1, int((choices != NO_TOKEN).sum(1).max())) if self._trims else self.tokens
         mask = inputs["prompt_mask"].to(self.model.device)
-        first = self.prompt_length - int(mask.sum(1).max())
+        first = self.prompt_length - int(mask.sum(1).max()) if self._trims else 0
         ids = torch.cat([inputs["prompt_ids"].to(self.model.device)[:, first:], choices[:, : count - 1].clamp(min=0)], dim=1)
         # what stands behind an answer's end needs no mask: no token of the answer sees it
         seen = F.pad(mask[:, first:], (0, count - 1), value=True)

@@ -34,6 +34,7 @@ class Edge:
     carries: str
     capacity: int | None = None  # granules that may wait; None = unbounded
     lag: int | None = None  # weights edges only: versions that sampling may lie behind
+    ordered: bool = True  # items leave in ledger order: the same bits everywhere | as they came: nobody waits for a straggler, and a sum is the same to rounding
 
 
 class MacroGraph:
@@ -55,13 +56,13 @@ class MacroGraph:
             raise GraphError(f"the loop of {first!r} and {second!r} runs {times} times; wanted at least 1")
         self.loops.append(Loop(first, second, times))
 
-    def edge(self, source: str, target: str, carries: str, capacity: int | None = None, lag: int | None = None) -> None:
+    def edge(self, source: str, target: str, carries: str, capacity: int | None = None, lag: int | None = None, ordered: bool = True) -> None:
         self._known(source, target)
         if capacity is not None and capacity < 1:
             raise GraphError(f"the edge {source!r} -> {target!r} has capacity {capacity}; wanted at least 1")
         if lag is not None and lag < 0:
             raise GraphError(f"the edge {source!r} -> {target!r} has lag {lag}; wanted 0 or more")
-        self.edges.append(Edge(source, target, carries, capacity, lag))
+        self.edges.append(Edge(source, target, carries, capacity, lag, ordered))
 
     def order(self) -> list[str]:
         """Stage names from source to sink, each loop's two stages side by side; weights edges (lag given) run backwards and do not count.

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 import numpy as np
 
 from embodied.stages.sim import Attempt
-from envs.spec import IMAGE_PREFIX
+from envs.record import DemonstrationWriter
+from envs.spec import IMAGE_PREFIX, EnvSpec
+from envs.texts import TextWriter
+
+
+def recorder(folder: str, spec: EnvSpec, policy: str) -> Callable[[Attempt], bool]:
+    """Makes the folder, and gives what keeps an attempt there where it is a success. policy: the name of who demonstrates.
+
+    Raises FileExistsError where the folder already holds demonstrations.
+    """
+    if spec.action.kind == "text":
+        texts = TextWriter(folder)
+        return lambda attempt: texts.write(answers(attempt), attempt.success)
+    arrays = DemonstrationWriter(folder, spec, policy)
+    return lambda attempt: arrays.write(demonstration(attempt))
+
+
+def answers(attempt: Attempt) -> list[tuple[str, str]]:
+    """Of a text env: each prompt as the policy saw it, and the answer it gave."""
+    return [(seen["prompt"], str(action[0, 0])) for seen, action in zip(attempt.observations, attempt.actions)]
 
 
 def demonstration(attempt: Attempt) -> dict[str, Any]:

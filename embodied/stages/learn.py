@@ -53,6 +53,7 @@ class LearnStage(Inline):
         self._sharding = sharding
         self._items: list[Any] = []  # of the round; without their inputs where they have been learned from
         self._groups = batching.Gather(algorithm.group_size)
+        self._block: list[Trajectory] = []  # of whole groups, not learned from yet
         self.updates = 0  # done so far, over all rounds
         self._published: dict[int, tuple[weights.Bucket, ...]] = {}  # the versions that may still be sampled with
 
@@ -71,7 +72,7 @@ class LearnStage(Inline):
 
     def abandon(self) -> None:
         """Forgets the round: it is begun again."""
-        self._items = []
+        self._items, self._block = [], []
         self._groups.clear()
         self._sums.begin()
 
@@ -113,18 +114,25 @@ class LearnStage(Inline):
         if not self.streams:
             return
         for group in self._groups.add(items, lambda trajectory: trajectory.group):
-            batch, _ = self._judged(group)
-            self._sums.add(self._recomputed(batch))
-            done = {id(trajectory) for trajectory in group}  # their pictures are not needed any more
-            self._items = [replace(t, inputs={}, final_observation=None, reference=None, terminated=True) if id(t) in done else t for t in self._items]
+            self._block += group
+            if sum(trajectory.length for trajectory in self._block) >= (self.settings.microbatch or 1):
+                self._learn_block()
+
+    def _learn_block(self) -> None:
+        """Adds whole groups up, as many as make a micro-batch."""
+        block, self._block = self._block, []
+        batch, _ = self._judged(block)
+        self._sums.add(self._recomputed(batch))
+        done = {id(trajectory) for trajectory in block}  # their pictures are not needed any more
+        self._items = [replace(t, inputs={}, final_observation=None, reference=None, terminated=True) if id(t) in done else t for t in self._items]
 
     def _trial(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """Forward and backward of one minibatch made of the first one's rows over and over, and no step.
+        """Forward and backward of one minibatch (or as many rows as a group has) made of the first one's rows over and over, and no step.
 
         Returns its rows, how often a round passes every row, the device's bytes at work and the bytes of a row as it travels.
         """
         inputs, choices = trajectories[0].inputs, trajectories[0].choices
-        index = torch.arange(self.settings.minibatch or self.settings.microbatch or len(choices)) % len(choices)
+        index = torch.arange(self.settings.minibatch or self.settings.microbatch or len(choices) * self.algorithm.group_size) % len(choices)
         rows = batching.labelled({name: tensor[index] for name, tensor in inputs.items()}, choices[index], torch.ones(len(index), choices.shape[1]))
         with Peak(self._device) as peak:
             self._sums.probe(rows)
@@ -137,6 +145,8 @@ class LearnStage(Inline):
         return footprint(self.policy, self.optimizer)
 
     def _update(self, round_number: int) -> dict[str, float]:
+        if self._block:
+            self._learn_block()
         items, self._items = self._items, []
         report = self._once(items, round_number) if self.streams else self._epochs(items, round_number)
         self._sums.begin()

@@ -1,6 +1,7 @@
 """The read stage of imitation: each round, the next rows of an endlessly reshuffled set of demonstrations.
 
-A row is one picture with the C actions that followed it; where the episode ends sooner, the last action is repeated and masked.
+A row is one picture with the C actions that followed it; where the episode ends sooner, the last action is repeated and masked. Of texts it is a
+prompt with its answer. Choices that are whole numbers below 0 are a policy's word for no token, and masked: the end token is learned, even where it pads.
 Round r's rows are a pure function of (seed, r), so a resumed run reads what an unbroken one would have.
 """
 
@@ -37,9 +38,10 @@ class ReadStage(Inline):
 
 
 def demonstration_rows(policy: Any, episodes: Sequence[dict], chunk: int) -> Batch:
-    """Every step of every episode as a row. Each episode: arrays [T, ...] under observation keys, `actions` [T, A], `instruction` str.
+    """Every step of every episode as a row. Each episode: arrays [T, ...] under observation keys, `actions` [T, A], `instruction` str; `prompt` a list of
+    T str where actions are texts; `place` str, where it was read.
 
-    Raises ValueError when there is none.
+    Raises ValueError when there is none, or with its place where the policy refuses one.
     """
     inputs: list[dict[str, torch.Tensor]] = []
     choices, masks = [], []
@@ -49,13 +51,19 @@ def demonstration_rows(policy: Any, episodes: Sequence[dict], chunk: int) -> Bat
         observation = {key: value for key, value in episode.items() if key.startswith("images/") or key == "state"}
         if "instruction" in episode:
             observation["instruction"] = [episode["instruction"]] * length
-        inputs.append(policy.prepare(observation))
+        if "prompt" in episode:
+            observation["prompt"] = episode["prompt"]
         ahead = np.arange(length)[:, None] + np.arange(chunk)[None]  # [T, C] the step of each action of each row
-        encoded = policy.encode(actions[np.minimum(ahead, length - 1)])
+        try:
+            inputs.append(policy.prepare(observation))
+            encoded = policy.encode(actions[np.minimum(ahead, length - 1)])
+        except ValueError as error:
+            raise ValueError(f"{episode.get('place', 'a demonstration')}: {error}") from error
         choices.append(encoded)
-        masks.append(torch.as_tensor(ahead < length).repeat_interleave(encoded.shape[1] // chunk, dim=1))
+        executed = torch.as_tensor(ahead < length).repeat_interleave(encoded.shape[1] // chunk, dim=1)
+        masks.append(executed if encoded.is_floating_point() else executed & (encoded >= 0))
     if not choices:
-        raise ValueError("found no demonstration, wanted at least one; record some with evaluate policy=expert record=DIR")
+        raise ValueError("found no demonstration, wanted at least one; record some with evaluate record=DIR")
     joined = {key: torch.cat(_widest([part[key] for part in inputs])) for key in inputs[0]}
     return labelled(joined, torch.cat(choices), torch.cat(masks))
 

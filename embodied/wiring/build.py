@@ -87,33 +87,56 @@ def policy(config: DictConfig, needs_values: bool = False, weights: Path | None 
 
 
 def start_of(config: DictConfig) -> Path | None:
-    """The folder that the policy begins from: policy.checkpoint, else the packaged one. None where it has neither, or takes none."""
+    """The folder that the policy begins from: policy.checkpoint, else the one that its yaml's `_start_` gives, else the packaged one. None where it has neither, or takes none."""
     if "checkpoint" not in _accepted("policy", config.policy._target_):
         return None
-    found = config.policy.get("checkpoint") or _packaged(config)
-    return None if found is None else _policy_in(Path(str(found)))  # a folder may be named by a number
+    made = config.policy.get("_start_")
+    found = config.policy.get("checkpoint") or (_call("policy", thunks.thunk(made, {})) if made else _packaged(config))
+    if found is None:
+        return None
+    path = Path(str(found))  # a folder may be named by a number
+    return policy_folder(path, "policy.checkpoint") if (path / "checkpoints").is_dir() or (path / checkpoint.POLICY).is_dir() else path
 
 
-def _policy_in(folder: Path) -> Path:
-    """The folder itself; of a run or a step_N folder, the policy in it. Raises ConfigError for a run without a whole checkpoint."""
-    if (folder / "config.json").is_file() or not ((folder / "checkpoints").is_dir() or (folder / checkpoint.POLICY).is_dir()):
-        return folder
+def policy_folder(path: Path, key: str) -> Path:
+    """The policy folder that a path means: itself, that of a step_N folder, or of a run's newest whole checkpoint. key: what named it.
+
+    Raises ConfigError where there is none, DamagedCheckpoint for a step_N folder that is not whole.
+    """
+    if (path / "config.json").is_file():
+        return path
     try:
-        return checkpoint.find(folder) / checkpoint.POLICY
+        found = checkpoint.find(path)
     except FileNotFoundError as error:
-        raise ConfigError(f"policy.checkpoint={folder}: {error}") from error
+        raise ConfigError(f"{key}={path}: {error}") from error
+    if found == path:  # of a run, `find` takes one that it has proved
+        checkpoint.verify(found)
+    return found / checkpoint.POLICY
 
 
 def prepare_fresh(config: DictConfig, run: Any) -> None:
-    """policy.checkpoint=fresh: writes a random checkpoint into the run's folder, shaped by the demonstrations, and puts its path in the config."""
+    """policy.checkpoint=fresh: writes a random checkpoint into the run's folder and puts its path in the config; one with words or scales has them from the demonstrations."""
     if config.policy.get("checkpoint") != "fresh":
         return
-    if config.policy.get("_fresh_") is None or run is None or config.data is None:
-        raise ConfigError("policy.checkpoint=fresh: wanted a training run with data=DIR on a policy that can start from nothing; demonstrations give it words and scales")
+    if config.policy.get("_fresh_") is None or run is None:
+        raise ConfigError("policy.checkpoint=fresh: wanted a training run on a policy that can start from nothing; name a folder")
+    start, spec = run.path / "start", env_spec(config, None)
+    accepted = _accepted("policy", config.policy._fresh_)
+    known = _arguments(config.policy) | {"folder": str(start), "env_spec": spec, "seed": config.seed}
+    if {"instructions", "statistics"} & accepted.keys():
+        known |= _shapes(config, spec)
+    _call("policy", thunks.thunk(config.policy._fresh_, {name: value for name, value in known.items() if name in accepted}))
+    config.policy.checkpoint = str(start)
+
+
+def _shapes(config: DictConfig, spec: EnvSpec) -> dict[str, Any]:
+    """instructions: the words of the demonstrations and of the env. statistics: the scales of what was done and seen."""
+    if config.data is None:
+        raise ConfigError("policy.checkpoint=fresh: found data=null, wanted data=DIR: demonstrations give this policy its words and scales")
     from envs.record import read
     from policies.codec import state_statistics_of, statistics_of
 
-    recorded, spec = _call("data", lambda: read(config.data)), env_spec(config, None)
+    recorded = _call("data", lambda: read(config.data))
     _check_recorded(config, recorded.env_spec, spec)
     episodes = [recorded.load(index) for index in range(len(recorded))]
     if not episodes:
@@ -121,25 +144,22 @@ def prepare_fresh(config: DictConfig, run: Any) -> None:
     statistics = {"action": statistics_of(np.concatenate([episode["actions"] for episode in episodes]))}
     if "state" in episodes[0]:
         statistics["proprio"] = state_statistics_of(np.concatenate([episode["state"] for episode in episodes]))
-    start = run.path / "start"
-    known = {
-        "folder": str(start), "env_spec": spec, "instructions": list(dict.fromkeys([*recorded.instructions, *spec.instructions])),
-        "statistics": {recorded.env_spec.name: statistics}, "seed": config.seed,
-    }  # fmt: skip
-    accepted = _accepted("policy", config.policy._fresh_)
-    _call("policy", thunks.thunk(config.policy._fresh_, {name: value for name, value in (_arguments(config.policy) | known).items() if name in accepted}))
-    config.policy.checkpoint = str(start)
+    return {"instructions": list(dict.fromkeys([*recorded.instructions, *spec.instructions])), "statistics": {recorded.env_spec.name: statistics}}
 
 
 def demonstrations(config: DictConfig, spec: EnvSpec) -> list[dict[str, Any]]:
-    """Every episode in `data`: its arrays and its instruction. Raises ConfigError where there is none, or where the env's actions are others."""
+    """Every episode in `data`, as `stages.read.demonstration_rows` takes them. Raises ConfigError where there is none, or where the env's actions are others."""
     if config.data is None:
-        raise ConfigError(f"algorithm={config.choices['algorithm']} learns from demonstrations: found data=null, wanted data=DIR (record some with evaluate policy=expert record=DIR)")
-    from envs.record import read
+        wanted = "data=FILE.jsonl, or data=DIR (record some with evaluate record=DIR)" if spec.action.kind == "text" else "data=DIR (record some with evaluate policy=expert record=DIR)"
+        raise ConfigError(f"algorithm={config.choices['algorithm']} learns from demonstrations: found data=null, wanted {wanted}")
+    from envs import record, texts
 
-    recorded = _call("data", lambda: read(config.data))
+    if spec.action.kind == "text":
+        pairs = _call("data", lambda: texts.read(config.data))
+        return [{"prompt": [pair.prompt], "actions": np.array([[pair.answer]], dtype=object), "place": pair.place} for pair in pairs]
+    recorded = _call("data", lambda: record.read(config.data))
     _check_recorded(config, recorded.env_spec, spec)
-    return [{**recorded.load(index), "instruction": info.instruction} for index, info in enumerate(recorded.episodes)]
+    return [{**recorded.load(index), "instruction": info.instruction, "place": f"{config.data}, {info.file}"} for index, info in enumerate(recorded.episodes)]
 
 
 def _check_recorded(config: DictConfig, recorded: EnvSpec, spec: EnvSpec) -> None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from omegaconf import DictConfig
+from pathlib import Path
+from typing import Any, Sequence
 
-from embodied.config import ConfigError
+from omegaconf import DictConfig, OmegaConf
+
+from embodied.config import ConfigError, value_of
+from embodied.episodes import EvaluationLedger
+from embodied.runs.folder import MARKER, RunFolder
+from embodied.wiring import build
 from envs.spec import EnvSpec
 from policies.base import PolicySpec
 
@@ -22,6 +28,12 @@ def settle_batched(config: DictConfig, spec: EnvSpec) -> None:
     if wrong:
         raise ConfigError(f"env={config.choices['env']}: {' and '.join(wrong)}: all slots are one simulator in one process, which steps them all at once (sim.slots says how many); leave it out")
     config.scheduler.groups = 1
+
+
+def settle_streaming(config: DictConfig, policy: PolicySpec) -> None:
+    """A slot group for every slot, where the policy answers row by row: each answer goes on as it ends. Not where a mode or a number of groups says otherwise."""
+    if policy.streams and config.scheduler.groups is None and config.scheduler.mode in ("auto", "hybrid", "disaggregated"):
+        config.scheduler.groups = config.sim.slots
 
 
 def plays_on(config: DictConfig, spec: EnvSpec) -> bool:
@@ -68,3 +80,64 @@ def tasks_and_states(config: DictConfig, spec: EnvSpec) -> tuple[list[int], list
     if not spec.tasks or states == []:
         raise ConfigError(f"env={config.choices['env']}: found tasks {list(spec.tasks)} and {spec.init_states} initial states, wanted at least one of each")
     return list(spec.tasks), states
+
+
+def judged(config: DictConfig, spec: EnvSpec, plays_on: bool) -> EvaluationLedger:
+    """What an evaluation plays: of an env that holds starts out, those. Raises ConfigError for numbers of starts and samples that cannot be."""
+    evaluation, env = config.evaluation, config.choices["env"]
+    if evaluation.samples > 1 and evaluation.greedy:
+        raise ConfigError(f"evaluation.samples={evaluation.samples}: found evaluation.greedy=true, which gives the same answer every time; set one of them to its default")
+    count = spec.held_out_states if spec.holds_out else spec.init_states
+    starts = None if count is None else count * len(spec.tasks)
+    if evaluation.episodes is None and starts is None:
+        raise ConfigError(f"evaluation.episodes=null: env={env} here has no end of starts, a seed draws each; say how many with evaluation.episodes=N{', or bound them with env.size=N' if 'size' in config.env else ''}")
+    asked = starts if evaluation.episodes is None else evaluation.episodes
+    episodes = asked if evaluation.samples == 1 or starts is None else min(asked, starts)  # a start that is met twice would be no start of its own
+    return EvaluationLedger(config.seed, spec.tasks, None if count is None else range(count), episodes, plays_on, evaluation.samples, spec.holds_out)
+
+
+def settle_evaluated(config: DictConfig, arguments: Sequence[str]) -> str | None:
+    """For `evaluate`, where an env has problems that may be for evaluation alone (`only_evaluated` among its keys): all of them, each once, unless the
+    command line says otherwise; of those that the weights' run trained on, what it held out. Returns a line that says so of the latter.
+    """
+    env = config.env
+    if "only_evaluated" not in env:
+        return None
+    trained = None
+    if env.held_out is not None:
+        env.only_evaluated = env.held_out != 0 if env.only_evaluated is None else env.only_evaluated
+    elif env.only_evaluated is None:
+        trained = _trained_on(config)
+        env.only_evaluated, env.held_out = trained is None, None if trained is None else trained[1]
+    spec = build.env_spec(config, None)
+    count = spec.held_out_states if spec.holds_out else spec.init_states
+    if count is not None and value_of(arguments, "evaluation.episodes") is None:
+        config.evaluation.episodes = None
+    if trained is None:
+        return None
+    told = f"the {'' if count is None else f'{count} '}problems that it held out alone; env.held_out=1 judges all of them" if spec.holds_out else "all of them, which it has seen: it held none out"
+    return f"the weights are of {trained[0]}, which trained on {env.problems}: judging {told}"
+
+
+def _trained_on(config: DictConfig) -> tuple[Path, float | None] | None:
+    """The run, of those that the weights are of or began from, that trained on these problems, and its env.held_out."""
+    source, seen = config.checkpoint or config.policy.get("checkpoint"), set()
+    while source is not None:
+        path = Path(str(source)).resolve()
+        run = next((folder for folder in (path, *path.parents[:3]) if (folder / MARKER).is_file() and (folder / "config.yaml").is_file()), None)
+        if run is None or run in seen:
+            return None
+        seen.add(run)
+        saved = OmegaConf.load(run / "config.yaml")
+        if RunFolder.open(run).about["kind"] == "train" and _same(saved.env.get("problems"), config.env.get("problems")):
+            return run, saved.env.get("held_out")
+        source = saved.get("checkpoint") or saved.policy.get("checkpoint")
+    return None
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values of env.problems mean the same ones; a file that is no longer where it was is known by its name."""
+    if one is None or other is None or one == other:
+        return one == other
+    first, second = (Path(str(each)).expanduser() for each in (one, other))
+    return first.resolve() == second.resolve() or (not first.exists() and first.name == second.name)

@@ -24,6 +24,7 @@ from scheduler.resources import Cluster, this_machine
 from scheduler.running.execute import call
 
 TURNS = 12  # of the loop, measured for each number of slots
+STREAMED_TURNS = 2  # ... where a turn is whole answers
 GUESSED_TURNS = 100  # of an episode of an env without a step budget, until one has been seen
 
 
@@ -35,7 +36,7 @@ def measure(config: DictConfig, parts: Any, graph: MacroGraph, backend: Backend,
     horizon = facts.horizon(config)
     steps = GUESSED_TURNS if horizon is None else math.ceil(horizon / facts.policy.chunk)
     total = config.groups * size
-    stages, items, call_s = _loop(config, facts.ledger(config, size).round, backend, on)
+    stages, items, call_s = _loop(config, facts.ledger(config, size).round, backend, on, facts.policy.streams)
     longest = (max(items, key=lambda item: item.about.chunks),)
     if "ref" in graph.stages:
         longest, seconds, said = _timed(backend, "ref", longest)
@@ -51,18 +52,19 @@ def measure(config: DictConfig, parts: Any, graph: MacroGraph, backend: Backend,
     return Profile(stages, Round(total, config.sim.slots, (steps,), size), edges, machine(), call_s)
 
 
-def _loop(config: DictConfig, episodes: Callable[[int], Any], backend: Backend, on: str) -> tuple[dict[str, StageProfile], list[Item], float]:
-    """sim and act, the episodes that were begun, cut where they were, and the caller's own seconds for each call. on: where act runs."""
+def _loop(config: DictConfig, episodes: Callable[[int], Any], backend: Backend, on: str, streams: bool) -> tuple[dict[str, StageProfile], list[Item], float]:
+    """sim and act, the episodes that were begun, cut where they were, and the caller's own seconds for each call. on: where act runs. streams: row by
+    row, so that what is asked meanwhile is batched with it, and a call takes its rows' share of a full batch."""
     slots = config.sim.slots
     flow = Plan("collocated", slots, 1, {"sim": StagePlan(), "act": StagePlan()}).flow(graphs.evaluation())
     points: dict[str, list[Point]] = {"sim": [], "act": []}
     begin, call_s, items = 0.0, 0.0, []
     backend.ask("act", "assign", "train")
     most, workers = (n // len(backend.ask("sim", "cut")) for n in (slots, max(1, config.sim.workers)))
-    for count in [most, *sorted({1, most})]:  # the first time is to warm up
+    for count in [most, most] if streams else [most, *sorted({1, most})]:  # the first time is to warm up
         backend.arrange(1)
         backend.ask("sim", "assign", episodes, 1, None, True, None, count)
-        found = sample(flow, backend, TURNS)
+        found = sample(flow, backend, STREAMED_TURNS if streams else TURNS)
         items += [*found.items, *(item for cut in backend.ask("sim", "cut") for item in cut)]
         if not found.step:
             continue
@@ -72,6 +74,9 @@ def _loop(config: DictConfig, episodes: Callable[[int], Any], backend: Backend, 
         begin, call_s = found.begin * units / count, found.call_s
     if not points["sim"]:
         raise ProfileError("found no turn to measure: every episode ended at its first chunk; set scheduler=collocated")
+    if streams:
+        full = points["act"][-1]
+        points["act"] = [*([Point(1, 1, full.seconds / full.items)] if full.items > 1 else []), full]
     stages = {
         "sim": StageProfile(CORES, tuple(points["sim"]), begin_s=begin, most_units=config.sim.workers or 1),
         "act": StageProfile(on, tuple(points["act"]), most_units=1, **_switch(backend, "act", on)),

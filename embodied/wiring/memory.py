@@ -33,7 +33,7 @@ class Asked:
     """The knobs that decide about memory."""
 
     update: Update
-    act_rows: int
+    act_rows: int  # of one forward, or answers that are generated at once
     staleness: int
     reference: bool  # a frozen start is kept beside the policy
     dtype: torch.dtype | None = None  # of the weights; None = as they are
@@ -61,7 +61,7 @@ class Case:
         """As the config says."""
         config, sharding = self.config, self.config.sharding
         if self.algorithm is None:
-            return Asked(Update(0, None, {}), config.scheduler.act_rows, 0, False)
+            return Asked(Update(0, None, {}), self._act_rows, 0, False)
         minibatch, microbatch = self.learner["minibatch"], self.learner["microbatch"]
         most = self.learner["rows_per_iteration"] if self.algorithm.imitates else config.groups * self.algorithm.group_size * self._episode()
         optimizer = {key: self.learner[key] for key in ("optimizer", "lr", "value_lr", "weight_decay", "betas", "momentum") if key in self.learner}
@@ -70,7 +70,7 @@ class Case:
             min(most, minibatch or max(self._episode(), microbatch or 0)), microbatch, optimizer, self.learner["grad_clip"], 1 if self.accelerator else self.threads,
             bool(self.accelerator), checkpointing=sharding.activation_checkpointing, processes=sharding.processes, offload=sharding.offload, precision=precision,
         )  # fmt: skip
-        return Asked(update, config.scheduler.act_rows, config.staleness, self.algorithm.needs_reference)
+        return Asked(update, self._act_rows, config.staleness, self.algorithm.needs_reference)
 
     def tiny(self, asked: Asked) -> bool:
         """Whether the weights fit so often for every row that nothing need be reckoned."""
@@ -80,7 +80,7 @@ class Case:
         """Of each stage that works with the policy; what act shares with learn is counted at learn. {} for a policy without weights."""
         if not isinstance(self.policy, nn.Module) or next(self.policy.parameters(), None) is None:
             return {}
-        found = {"act": self._once(("act", asked.act_rows, asked.dtype), lambda: estimate.working(self.policy, self._act(asked.act_rows), asked.dtype))}
+        found = {"act": self._once(("act", asked.act_rows, asked.dtype), lambda: self._acting(asked))}
         if self.algorithm is None:
             return found
         update = replace(asked.update, dtype=asked.dtype)
@@ -94,6 +94,17 @@ class Case:
         if asked.reference:
             found["ref"] = self._once(("ref", asked.dtype), lambda: estimate.working(self.policy, self._judge, asked.dtype))
         return found | {"learn": learn}
+
+    def _acting(self, asked: Asked) -> Estimate:
+        """Of the act stage: one forward of its rows, or what a policy that streams says its answers hold."""
+        if not self.policy.spec.streams:
+            return estimate.working(self.policy, self._act(asked.act_rows), asked.dtype)
+        smaller = 1 if asked.dtype is None else next(self.policy.parameters()).element_size() // asked.dtype.itemsize
+        return Estimate(estimate.weight(self.policy, asked.dtype), cache=self.policy.cache_bytes * asked.act_rows // (self.policy.slots * max(1, smaller)))
+
+    @property
+    def _act_rows(self) -> int:
+        return self.policy.slots if self.policy.spec.streams else self.config.scheduler.act_rows
 
     def devices(self, asked: Asked) -> list[Device]:
         """What the stages want together."""
@@ -130,14 +141,19 @@ class Case:
         """Rows to learn from, with all that the algorithm may ask of them."""
         inputs, choices = self._inputs(policy, count)
         with torch.no_grad():
-            first = policy.evaluate({name: tensor[:1] for name, tensor in inputs.items()}, choices[:1], distribution=self.algorithm.needs_reference)
+            first = policy.evaluate({name: tensor[:1] for name, tensor in inputs.items()}, choices[:1], distribution=self.algorithm.needs_distribution)
         batch = batching.labelled(inputs, choices, torch.ones(choices.shape))
         if first.values is not None:
             batch = replace(batch, values=torch.zeros(count, *first.values.shape[1:]), returns=torch.zeros(count, *first.values.shape[1:]))
-        return batch if first.distribution is None else replace(batch, reference=torch.zeros(count, *first.distribution.shape[1:]))
+        if not self.algorithm.needs_reference:
+            return batch
+        judged = first.logprobs if first.distribution is None else first.distribution
+        return replace(batch, reference=torch.zeros(count, *judged.shape[1:]))
 
     def _inputs(self, policy: Any, count: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         """(inputs, choices) of so many rows, shaped as the policy makes them of one observation."""
+        if policy.spec.streams:
+            return policy.longest(count)
         inputs, spec = policy.prepare(self._observation(1)), policy.spec
         choices = policy.encode(np.zeros((1, spec.chunk, spec.action_dims), np.float32))
         return {name: _repeated(tensor, count) for name, tensor in inputs.items()}, _repeated(choices, count)
@@ -200,7 +216,7 @@ def knobs(case: Case, asked: Asked) -> list[tuple[str, Callable[[Asked], Asked]]
     if config.policy.get("dtype") == "float32":
         found.append(("policy.dtype=bfloat16", lambda to: replace(to, dtype=torch.bfloat16)))
     if asked.act_rows > 1:
-        found.append(("scheduler.act_rows=1", lambda to: replace(to, act_rows=1)))
+        found.append((f"{'policy.slots' if case.policy.spec.streams else 'scheduler.act_rows'}=1", lambda to: replace(to, act_rows=1)))
     if case.algorithm is None:
         return found
     updated = lambda **values: lambda to: replace(to, update=replace(to.update, **values))

@@ -22,11 +22,12 @@ from yaml import YAMLError
 
 from embodied import config as configuration, graphs, loop
 from embodied.config import ConfigError
-from embodied.episodes import EvaluationLedger
-from embodied.runs import checkpoint, folder, start
+from embodied.runs import folder, start
+from embodied.runs.answers import Answers, answers
 from embodied.runs.folder import RunFolder, RunFolderInUse
 from embodied.runs.metrics import EpisodeLog, MetricsLog, read_episodes
 from embodied.runs.progress import Progress
+from embodied.runs.protocol import protocol
 from embodied.runs.success import Rate, rate_of
 from embodied.wiring import build, deployment, fit, memory, room, scheduling
 from embodied.wiring.deployment import Here, OnRay
@@ -145,19 +146,24 @@ class Parts:
             raise ConfigError(f"staleness={config.staleness}: algorithm={config.choices['algorithm']} samples nothing that could be stale; leave it 0")
         build.prepare_fresh(config, run)
         self.device = deployment.device_of(config, cluster)
-        room.check_unread(config, weights, room.there(config, cluster, self.device))
+        begin = weights or build.start_of(config)
+        room.check_unread(config, begin, room.there(config, cluster, self.device))
         if run is not None:
-            start.keep(run.path, build.start_of(config), config.policy.get("base"))
-        self.policy = build.policy(config, bool(self.algorithm and self.algorithm.needs_values), weights)
+            start.keep(run.path, begin, config.policy.get("base"))
+        self.policy = build.policy(config, bool(self.algorithm and self.algorithm.needs_values), begin)
         self.keep_cameras = config.record is not None or config.videos > 0
         self.spec = build.env_spec(config, self.policy.spec, self.keep_cameras)
         fit.check_fit(self.spec, self.policy.spec)
         fit.settle_batched(config, self.spec)
+        fit.settle_streaming(config, self.policy.spec)
         self.plays_on = fit.plays_on(config, self.spec)
+        self.ledger = fit.judged(config, self.spec, self.plays_on)
         if self.algorithm is not None:
             self.algorithm.action_dims = self.policy.spec.action_dims
-            if self.algorithm.needs_reference and not self.policy.spec.distribution:
-                raise ConfigError(f"algorithm.kl_coef={self.algorithm.kl_coef}: policy={self.policy.spec.name} here gives densities, not a distribution over tokens; set algorithm.kl_coef=0")
+            if self.algorithm.needs_distribution and not self.policy.spec.distribution:
+                raise ConfigError(f"algorithm.kl_estimator=exact: policy={self.policy.spec.name} here gives densities, not a distribution over tokens; set algorithm.kl_estimator=k3, or algorithm.kl_coef=0")
+            if self.algorithm.recompute_logprobs and config.staleness:
+                raise ConfigError(f"algorithm.recompute_logprobs=true: found staleness={config.staleness}, wanted 0: the weights that sampled are not those that would recompute; set one of them to its default")
         tasks, states = fit.tasks_and_states(config, self.spec)
         self.cluster = cluster
         threads = scheduling.learn_threads(config, self.cluster)
@@ -167,7 +173,7 @@ class Parts:
         self.evaluation_plan = scheduling.for_evaluation(config, self.cluster, count)
         learning = self.algorithm is not None
         if learning:
-            scheduling.fixed(config, graph_of(config, self.algorithm), self.cluster, count)  # a plan file that does not fit is refused here
+            scheduling.fixed(config, graph_of(config, self.algorithm, self.policy.spec.streams), self.cluster, count)  # a plan file that does not fit is refused here
         self.needs_env = not (learning and self.algorithm.imitates and not config.evaluation.before and not config.evaluation.after)
         self._config = config
         self.env: Any = None
@@ -176,10 +182,12 @@ class Parts:
     @property
     def protocol(self) -> dict[str, Any]:
         """What a score must be read with."""
-        evaluation = self._config.evaluation
-        temperature = getattr(self.policy, "temperature", None)
+        evaluation, ledger = self._config.evaluation, self.ledger
         lasts = {"fixed_horizon": self.plays_on or self.spec.protocol.get("fixed_horizon", False)} if self.spec.plays_on else {}
-        return {"env": self.spec.name, **self.spec.protocol, **lasts, "horizon": self.spec.horizon, "greedy": evaluation.greedy, "temperature": temperature, "seed": self._config.seed}
+        kept = {"split": "evaluate"} if ledger.held_out and "split" in self.spec.protocol else {}
+        policy = {"temperature": getattr(self.policy, "temperature", None)} | getattr(self.policy, "protocol", {})
+        run = {"horizon": self.spec.horizon, "starts": ledger.starts, "samples": ledger.samples, "greedy": evaluation.greedy, "seed": self._config.seed}
+        return protocol({"env": self.spec.name, **self.spec.protocol, **kept, **lasts}, policy, run)
 
     def __enter__(self) -> Parts:
         sim = self._config.sim
@@ -207,9 +215,9 @@ class Parts:
                 self.env.close()
 
 
-def graph_of(config: DictConfig, algorithm: Any) -> MacroGraph:
-    """What the config's run is made of."""
-    return graphs.imitation() if algorithm.imitates else graphs.reinforcement(lag=config.staleness, reference=algorithm.needs_reference)
+def graph_of(config: DictConfig, algorithm: Any, streams: bool = False) -> MacroGraph:
+    """What the config's run is made of. streams: the policy answers row by row, each when it ends."""
+    return graphs.imitation() if algorithm.imitates else graphs.reinforcement(lag=config.staleness, reference=algorithm.needs_reference, ordered=not streams)
 
 
 @contextmanager
@@ -228,7 +236,7 @@ def logs(config: DictConfig, run: RunFolder, parts: Parts, first: int, progress:
 
 
 def evaluation(config: DictConfig, parts: Parts, deployed: Here | OnRay, episodes: EpisodeLog, progress: Progress, phase: str, iteration: int, weights: Any = None, recover: Any = None, on_episode: Any = None) -> loop.Evaluated:
-    """config.evaluation.episodes of them; rows of an earlier try at the same phase are replaced.
+    """Every episode of `parts.ledger`; rows of an earlier try at the same phase are replaced.
 
     weights: the version to be judged, where the deployment has sampling work with weights of its own. recover: see loop.Exam; None where the
     policy is as its checkpoint made it.
@@ -237,30 +245,20 @@ def evaluation(config: DictConfig, parts: Parts, deployed: Here | OnRay, episode
     def begun_anew(lost: StageLost) -> None:
         deployed.backend.restart(lost.stage)
 
-    states = None if parts.spec.init_states is None else range(parts.spec.init_states)
-    ledger = EvaluationLedger(config.seed, parts.facts.tasks, states, config.evaluation.episodes, parts.plays_on)
     exam = loop.Exam(
         deployed.backend, parts.evaluation_plan, weights, recover or begun_anew, phase, iteration, parts.spec.name, config.evaluation.greedy, config.scheduler.restarts,
     )  # fmt: skip
-    found = loop.evaluate(exam, ledger, episodes, progress, on_episode)
+    found = loop.evaluate(exam, parts.ledger, episodes, progress, on_episode)
     at_end = f", at the last step {found.at_end}" if parts.plays_on else ""
-    progress.note(f"success {phase}: {found.rate}{at_end}  ({found.timeline.wall:.0f} s)")
+    progress.note(f"success {phase}: {found.answers or found.rate}{at_end}  ({found.timeline.wall:.0f} s)")
     return found
 
 
 def weights(config: DictConfig) -> Path | None:
-    """The policy folder that `checkpoint` means: of a run's newest whole checkpoint, of a step_N folder, or itself. Raises ConfigError."""
+    """The policy folder that `checkpoint` means (build.policy_folder). Raises ConfigError."""
     if config.checkpoint is None:
         return None
-    path = Path(config.checkpoint)
-    if (path / "config.json").is_file():
-        return path
-    try:
-        found = checkpoint.find(path)
-        checkpoint.verify(found)
-        return found / checkpoint.POLICY
-    except FileNotFoundError as error:
-        raise ConfigError(f"checkpoint={path}: {error}") from error
+    return build.policy_folder(Path(config.checkpoint), "checkpoint")
 
 
 def finished(run: RunFolder, config: DictConfig) -> bool:
@@ -271,16 +269,19 @@ def finished(run: RunFolder, config: DictConfig) -> bool:
     return summary.get("iterations", 0) >= config.iterations and ("success_after" in summary or not config.evaluation.after)
 
 
-def judged(found: loop.Evaluated, parts: Parts, phase: str) -> dict[str, Rate]:
-    """The success of a phase by name; also that at the last step, where episodes go on past success."""
-    return {f"success_{phase}": found.rate} | ({f"success_at_end_{phase}": found.at_end} if parts.plays_on else {})
+def judged(found: loop.Evaluated, parts: Parts, phase: str) -> dict[str, Rate | Answers]:
+    """The success of a phase by name; also that at the last step, where episodes go on past success, and the answers, where there are several to each problem."""
+    at_end = {f"success_at_end_{phase}": found.at_end} if parts.plays_on else {}
+    return {f"success_{phase}": found.rate} | at_end | ({f"answers_{phase}": found.answers} if found.answers else {})
 
 
-def earlier_success(run: RunFolder, parts: Parts) -> dict[str, Rate]:
+def earlier_success(run: RunFolder, parts: Parts) -> dict[str, Rate | Answers]:
     """What `judged` said of the phase before, for a resumed run, from the episodes it wrote before it was cut."""
     rows = read_episodes(run.episodes_jsonl, "before")
     at_end = [row | {"success": row["success_at_end"]} for row in rows if "success_at_end" in row]
-    return ({"success_before": rate_of(rows)} if rows else {}) | ({"success_at_end_before": rate_of(at_end)} if at_end and parts.plays_on else {})
+    repeated = answers(rows)
+    found = {"success_before": rate_of(rows)} if rows else {}
+    return found | ({"success_at_end_before": rate_of(at_end)} if at_end and parts.plays_on else {}) | ({"answers_before": repeated} if repeated else {})
 
 
 def totals(run: RunFolder) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from torch import nn
 
 from embodied.config import ConfigError
 from embodied.learning.memory import estimate
-from policies.checkpoints import fingerprint
+from embodied.wiring import build
+from policies.checkpoints import fingerprint, loading
 
 MARGIN = 1.1  # a refusal takes more than so many times what is there: estimates are checked to be within 15 % of what is measured, and most are within 2
 HOST = "host memory"
@@ -66,13 +67,22 @@ def free_on_host() -> int:
 
 
 def check_unread(config: DictConfig, weights: Path | None, free: dict[str, int]) -> None:
-    """Raises MemoryRefused for a folder whose weights alone are more than there is, before they are read. weights: as in build.policy."""
-    folder = weights or config.policy.get("checkpoint")
+    """Raises MemoryRefused for a folder whose weights alone are more than there is, before they are read. weights: as in build.policy; None: of what the policy begins from."""
+    folder = weights or build.start_of(config)
     name, space = next(iter(free.items()))
-    wanted = sum(_unread(file, config.policy.get("dtype")) for file in Path(str(folder)).glob("*.safetensors")) if folder else 0
+    wanted = sum(_unread(file, config.policy.get("dtype")) for file in _files(folder, config.policy.get("base"))) if folder else 0
     if wanted > MARGIN * space:
         way = "policy.dtype=bfloat16 halves it" if config.policy.get("dtype") == "float32" else "choose a smaller one, or a larger machine"
         raise MemoryRefused(f"{folder}: this will not fit: found {size(space)} for it in {name}, wanted {size(wanted)} for its weights alone; {way}")
+
+
+def _files(folder: Path, base: str | None) -> set[Path]:
+    """A folder's safetensors files, and those of the base of its adapters."""
+    try:
+        places = {folder, loading.home_of(folder, base)}
+    except loading.CheckpointError:
+        places = {folder}  # whoever reads it says it better
+    return {file for place in places for file in place.glob("*.safetensors")}
 
 
 def _unread(file: Path, dtype: str | None) -> int:

@@ -54,12 +54,13 @@ def fixed(config: DictConfig, graph: MacroGraph, cluster: Cluster, members: int)
     if scheduler.mode == "collocated" and (scheduler.groups or 1) > 1:
         raise PlanError(f"scheduler=collocated: found scheduler.groups={scheduler.groups}, wanted 1 or null: every stage has the whole machine in turn; scheduler=hybrid has several")
     groups = scheduler.groups or (members if scheduler.mode == "collocated" or sim.workers == 0 else None)
-    if groups is None or scheduler.mode == "disaggregated":
+    answers_stream = not all(edge.ordered for edge in graph.edges)
+    if groups is None or scheduler.mode == "disaggregated" or answers_stream and config.cluster.kind == "ray" and scheduler.mode != "collocated":
         return None
     _check_groups(groups, members)
     mode = "collocated" if groups == members else "hybrid"
     stages = {name: stage_plan(name, config, cluster) for name in graph.stages}
-    reason = "one slot group: every stage has the whole machine, in turn" if groups == 1 else f"{groups} slot groups: while some simulate, another is answered"
+    reason = "one slot group: every stage has the whole machine, in turn" if groups == 1 else f"{groups} slot groups: " + ("each answer goes on as it ends" if answers_stream else "while some simulate, another is answered")
     return check(Plan(mode, sim.slots, groups, stages, reason=reason), graph, cluster)
 
 
@@ -70,7 +71,7 @@ def to_measure(config: DictConfig, graph: MacroGraph, cluster: Cluster, members:
 
 def for_evaluation(config: DictConfig, cluster: Cluster, members: int) -> Plan:
     """One slot group per slot, or a single one where that gains nothing or is asked for."""
-    alone = config.scheduler.mode == "collocated" or config.sim.workers == 0
+    alone = config.scheduler.mode == "collocated" or config.sim.workers == 0 and not config.scheduler.groups
     groups = members if alone else config.scheduler.groups or config.sim.slots
     _check_groups(groups, members)
     stages = {name: stage_plan(name, config, cluster) for name in ("sim", "act")}

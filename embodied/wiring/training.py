@@ -30,7 +30,7 @@ class Training:
 
     def __init__(self, config: DictConfig, parts: Parts, run: RunFolder | None, progress: Progress) -> None:
         self._config, self._parts, self._run = config, parts, run
-        graph = graph_of(config, parts.algorithm)
+        graph = graph_of(config, parts.algorithm, parts.facts.policy.streams)
         self._imitates = parts.algorithm.imitates
         self.deployment = parts.deployment([*graph.stages, *(name for name in ("sim", "act") if name not in graph.stages and parts.needs_env)])
         self.planner = scheduling.Planner(config, graph, parts.cluster, progress.note, self.deployment.members)

@@ -21,11 +21,13 @@ from embodied.stages.learn import LearnerSettings, LearnStage
 from embodied.stages.read import ReadStage, demonstration_rows
 from embodied.stages.ref import RefStage
 from embodied.stages.sim import SimStage
+from embodied.stages.streaming import StreamingActStage
 from embodied.wiring import build
 from embodied.wiring.ranks import Ranks
 from envs.spec import EnvSpec
 from policies.base import PolicySpec
 
+SMALL = 20e6  # parameters of a language model: below, one thread generates faster than several, which wait for each other at every operation
 LIMITS = ("epochs", "minibatch", "microbatch", "grad_clip")
 
 
@@ -79,7 +81,9 @@ def stages(config: DictConfig, names: Sequence[str], facts: Facts, algorithm: An
     home = _residence(policy)
     if "act" in names:
         own = policy if shared or spread or "learn" not in names else copy.deepcopy(policy)
-        found["act"] = ActStage(own, spec.chunk * spec.action_dims, config.seed, rows=config.scheduler.act_rows, threads=1, residence=home if own is policy else _residence(own), lag=config.staleness)
+        make = StreamingActStage if spec.streams else ActStage
+        threads = facts.threads if spec.streams and sum(p.numel() for p in policy.parameters()) > SMALL else 1
+        found["act"] = make(own, spec.chunk * spec.action_dims, config.seed, rows=config.scheduler.act_rows, threads=threads, residence=home if own is policy else _residence(own), lag=config.staleness)
     if "read" in names:
         rows = demonstration_rows(policy, build.demonstrations(config, facts.env), spec.chunk)
         print(f"{rows.rows} demonstration steps", flush=True)

@@ -26,6 +26,7 @@ class Arithmetic(Drawn):
             raise ValueError(f"found digits={digits!r}, wanted 1 to {MOST_DIGITS}: of each operand")
         super().__init__("arithmetic", split, seed, size, share)
         self._signs, self._below = [SIGNS[name] for name in operations], 10**digits
+        self.about |= {"digits": digits, "operations": "/".join(operations)}
 
     def identity(self, number: int) -> str:
         first, sign, second = self._parts(number)

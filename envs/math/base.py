@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 from envs.answers import grade
 
@@ -27,8 +28,9 @@ class Problem:
 class Problems:
     """problems[i] for i from 0 to below `size`, or for every i of at least 0 where size is None; IndexError beyond."""
 
-    def __init__(self, source: str, size: int | None):
-        self.source, self.size = source, size
+    def __init__(self, source: str, size: int | None, about: dict[str, Any]):
+        """about: what a score must be read with: `held_out`, and of a file how much and which, of drawn ones how they are drawn."""
+        self.source, self.size, self.about = source, size, about
 
     def __getitem__(self, index: int) -> Problem:
         if index < 0 or (self.size is not None and index >= self.size):
@@ -52,7 +54,7 @@ class Drawn(Problems):
     """
 
     def __init__(self, source: str, split: str, seed: int, size: int | None, share: float):
-        super().__init__(source, 0 if share == (0 if split == "evaluate" else 1) else size)
+        super().__init__(source, 0 if share == (0 if split == "evaluate" else 1) else size, {"held_out": share})
         self._split, self._seed, self._share = split, seed, share
 
     def identity(self, number: int) -> str:
@@ -71,7 +73,7 @@ class Drawn(Problems):
         )
 
 
-def draw(*key: int) -> int:
+def draw(*key: int | str) -> int:
     """A number below 2**256 that is a hash of the key."""
     return int.from_bytes(hashlib.blake2b("/".join(map(str, key)).encode(), digest_size=32).digest(), "big")
 

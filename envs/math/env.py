@@ -12,7 +12,7 @@ from typing import Any, Callable, Sequence
 import gymnasium
 from gymnasium import spaces
 
-from envs.math.problems import load
+from envs.math.problems import shared
 from envs.spec import ActionSpec, EnvSpec
 
 OPTIONS = ("task", "init_state", "held_out")
@@ -32,7 +32,8 @@ class AnyText(spaces.Text):
 class MathEnv(gymnasium.Env):
     """One problem an episode; the right answer earns 1.0 and ends it.
 
-    problems to answer_field: as in `envs.math.problems.load`; split is what a plain reset plays. template: what the policy is shown, with
+    problems to published: as in `envs.math.problems.load`; split is what a plain reset plays. only_evaluated: nothing is to be trained on here, so
+    it plays the evaluation split, which is the whole of a file that is not divided otherwise; None is False, and for `embodied.evaluate` to settle. template: what the policy is shown, with
     `{problem}` in it. turns: answers that an episode takes at most. respond: import path of what the env says to a wrong answer that is not
     the last, see `envs.math.replies`; None from it ends the episode.
     Observation: `prompt` str; with more than one turn also `reply` str, the end of the prompt that the env has just said, "" at first.
@@ -43,11 +44,11 @@ class MathEnv(gymnasium.Env):
 
     def __init__(
         self,
-        problems: str = "arithmetic",
+        problems: str | None = "arithmetic",
         split: str = "train",
         seed: int = 0,
         size: int | None = None,
-        held_out: float = 0.1,
+        held_out: float | None = None,
         digits: int = 2,
         operations: Sequence[str] = ("add",),
         prompt_field: str | None = None,
@@ -55,19 +56,22 @@ class MathEnv(gymnasium.Env):
         template: str = "{problem}",
         turns: int = 1,
         respond: str = "envs.math.replies.try_again",
+        only_evaluated: bool | None = None,
+        published: str | None = None,
     ):
         if not isinstance(turns, int) or turns < 1 or not isinstance(template, str) or "{problem}" not in template:
             raise ValueError(f"found turns={turns!r}, template={template!r}; wanted at least 1 turn, and {{problem}} in the template")
-        asked = (seed, size, held_out, digits, operations, prompt_field, answer_field)
-        self._problems, self._kept = load(problems, split, *asked), load(problems, "evaluate", *asked)
+        split = "evaluate" if only_evaluated else split
+        asked = (seed, size, held_out, digits, operations, prompt_field, answer_field, published, bool(only_evaluated))
+        self._problems, self._kept = shared(problems, split, *asked), shared(problems, "evaluate", *asked)
         if self._problems.size == 0:
             other = "evaluate" if split == "train" else "train"
-            raise ValueError(f"problems={problems}: found none in the {split} split with held_out={held_out:g}; change env.held_out, or play env.split={other}")
+            raise ValueError(f"problems={problems}: found none in the {split} split with held_out={self._problems.about['held_out']}; change env.held_out, or play env.split={other}")
         self._template, self._turns = template, turns
         self._respond = _respond(respond) if turns > 1 else None
         self.env_spec = EnvSpec(
             "math", ActionSpec("text"), horizon=turns, init_states=self._problems.size, holds_out=self._kept.size != 0, held_out_states=self._kept.size,
-            protocol={"problems": problems, "split": split, "seed": seed, "held_out": held_out, "turns": turns, "template": template},
+            protocol={"problems": problems, **self._problems.about, "split": split, "problems_seed": seed, "turns": turns, "template": template},
         )  # fmt: skip
         self.action_space = AnyText()
         self.observation_space = spaces.Dict({key: AnyText() for key in ("prompt", *(["reply"] if turns > 1 else []))})

@@ -37,8 +37,13 @@ def parts(folder: Path, jsonl_rows: Callable[[Path], Any], columns: set[str]) ->
 
 def _rows(files: list[Path], folder: Path, jsonl_rows: Callable[[Path], Any], columns: set[str]) -> Iterator[tuple[str, Any]]:
     for file in files:
-        rows = jsonl_rows(file) if file.suffix == ".jsonl" else _table_rows(_parquet(file), columns)
+        rows = jsonl_rows(file) if file.suffix == ".jsonl" else parquet_rows(file, columns)
         yield from ((f"{file.relative_to(folder)}, {place}", record) for place, record in rows)
+
+
+def parquet_rows(file: Path, columns: set[str]) -> Iterator[tuple[str, Any]]:
+    """(where it stands, record) of each row of one file."""
+    return _table_rows(_parquet(file), columns)
 
 
 def _saved(folder: Path, columns: set[str]) -> Iterator[tuple[str, Any]]:

@@ -15,9 +15,8 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from policies.checkpoints import loading, lora as adapters
-from policies.checkpoints.loading import CheckpointError, Folder
-
-VALUE_FILE = "value_head.safetensors"
+from policies.checkpoints.loading import VALUE_FILE, CheckpointError, Folder
+from policies.generation import windows
 
 
 def read_folder(path: str | Path | None, base: str | Path | None = None) -> Folder:
@@ -42,16 +41,18 @@ def read_folder(path: str | Path | None, base: str | Path | None = None) -> Fold
     return Folder(path, loading.read_json(path / loading.CONFIG), {}, {}, weights, home, applied)
 
 
-def load(folder: Folder, dtype: str, device: str, lora: Mapping[str, Any] | None) -> PreTrainedModel:
-    """The model, without dropout, its adapters attached. Raises CheckpointError where config.json and weights are of different models, or it is none that transformers knows."""
+def load(folder: Folder, dtype: str, device: str, lora: Mapping[str, Any] | None, tokens: int = 1) -> PreTrainedModel:
+    """The model, without dropout, its adapters attached. tokens: of the longest text it is for.
+
+    Raises CheckpointError where config.json and weights are of different models, it is none that transformers knows, or it does not see so long a text as a whole."""
     try:
-        config = AutoConfig.from_pretrained(folder.path, local_files_only=True)
-        if hasattr(config, "attention_dropout"):
-            config.attention_dropout = 0.0  # sampling and the judging of samples must be of one distribution
+        config = _config(folder, tokens)
         model, report = AutoModelForCausalLM.from_pretrained(
             folder.base, config=config, dtype=getattr(torch, dtype), attn_implementation="sdpa", use_safetensors=True, local_files_only=True,
             ignore_mismatched_sizes=True, output_loading_info=True,
         )  # fmt: skip
+    except CheckpointError:
+        raise
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise CheckpointError(f"{folder.path}: found no causal language model that transformers reads ({' '.join(str(error).split())[:400]}), wanted one whose code is a part of transformers; copy the whole folder again") from error
     wrong = [f"missing {name}" for name in sorted(report["missing_keys"])] + [f"extra {name}" for name in sorted(report["unexpected_keys"])]
@@ -66,13 +67,26 @@ def load(folder: Folder, dtype: str, device: str, lora: Mapping[str, Any] | None
     return model
 
 
+def _config(folder: Folder, tokens: int) -> Any:
+    """As `load`; raises what transformers raises, and CheckpointError for a model that does not see so many tokens as a whole, or is of numbers that cannot be trained."""
+    config = AutoConfig.from_pretrained(folder.path, local_files_only=True)
+    if getattr(config, "quantization_config", None) is not None:
+        raise CheckpointError(f"{folder.path}: found quantised weights (config.json: quantization_config), wanted plain ones; give the folder of the model that they were made from")
+    try:
+        windows.require(config, tokens)
+    except ValueError as error:
+        raise CheckpointError(f"{folder.path}: {error}") from error
+    if hasattr(config, "attention_dropout"):
+        config.attention_dropout = 0.0  # sampling and the judging of samples must be of one distribution
+    return config
+
+
 def save(path: Path, model: PreTrainedModel, tokenizer: Any, value_head: nn.Module | None) -> None:
     """Write a folder that `load` reads to the same numbers: whole weights, or adapters alone where there are adapters.
 
     Of a checkpoint that lies there nothing stays. Raises CheckpointError where that would be the base of the adapters."""
     adapters.require_elsewhere(path, model)
     loading.write_folder(path, None, {}, {})
-    (path / VALUE_FILE).unlink(missing_ok=True)
     if adapters.attached(model):
         model.config.save_pretrained(path)
         if model.generation_config is not None:
@@ -80,6 +94,8 @@ def save(path: Path, model: PreTrainedModel, tokenizer: Any, value_head: nn.Modu
         adapters.write(path, model)
     else:
         model.save_pretrained(path, max_shard_size=loading.SHARD)
+        for file in path.glob("*.safetensors"):
+            file.chmod(0o644)  # as loading.write_tensors does
     tokenizer.save_pretrained(path)
     if value_head is not None:
         loading.write_tensors(path / VALUE_FILE, dict(value_head.named_parameters()))

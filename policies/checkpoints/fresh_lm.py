@@ -29,12 +29,14 @@ class Sizes:
     rope_theta: float = 10000.0
 
 
-def create_checkpoint(folder: str | Path, seed: int = 0, sizes: dict | None = None) -> Path:
+def create_checkpoint(folder: str | Path, seed: int = 0, sizes: dict | None = None, prompt_length: int = 0, max_tokens: int = 0) -> Path:
     """Write the folder and return it: a Llama with tied embeddings, 1.06 M parameters with the standard sizes.
 
-    sizes: fields of `Sizes` to change. Raises TypeError for an unknown size, ValueError for sizes that do not go together.
+    sizes: fields of `Sizes` to change. prompt_length, max_tokens: it has as many positions at least. Raises TypeError for an unknown size,
+    ValueError for sizes that do not go together.
     """
     wanted = replace(Sizes(), **(sizes or {}))
+    wanted = replace(wanted, positions=max(wanted.positions, prompt_length + max_tokens))
     if wanted.hidden % (2 * wanted.heads):
         raise ValueError(f"sizes: found hidden={wanted.hidden} and heads={wanted.heads}, wanted a width that is a multiple of {2 * wanted.heads}: rotation takes an even share of it per head")
     config = LlamaConfig(

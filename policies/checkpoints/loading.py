@@ -36,8 +36,10 @@ BASE = "base.json"  # ours, beside it: {"fingerprint": of those weights}; PEFT w
 SHARDS = "model-*-of-*.safetensors"
 PARTS = HEAD, PROPRIO, VISION = "action_head", "proprio_projector", "vision_backbone"  # component files (checkpoints/components.py)
 LOG_STD = "log_std.safetensors"
+VALUE_FILE = "value_head.safetensors"  # of a language model; a VLA has it among its weights
+TEXT = ("generation_config.json", "chat_template.jinja")  # what a language model ends its answers by, and how its prompts are worded
 LAYOUT = (  # every file of a folder, but for config.json
-    STATISTICS, PREPROCESSOR, *FILES, WEIGHTS, SHARDS, INDEX, *(f"{name}--*_checkpoint.pt" for name in PARTS), LOG_STD,
+    STATISTICS, PREPROCESSOR, *FILES, *TEXT, WEIGHTS, SHARDS, INDEX, *(f"{name}--*_checkpoint.pt" for name in PARTS), LOG_STD, VALUE_FILE,
     *(f"{ADAPTER}/{name}" for name in (ADAPTER_CONFIG, BASE, "adapter_model.safetensors", "heads.safetensors")),
 )  # fmt: skip
 FLOATS = ("F64", "F32", "F16", "BF16")  # safetensors' names
@@ -92,9 +94,8 @@ def read_folder(path: str | Path, wanted: tuple[str, ...] = (), base: str | Path
     else:
         statistics = config.get("norm_stats") or {}
         missing += [] if statistics else [STATISTICS]
-    whole, adapter = any((path / name).is_file() for name in (WEIGHTS, INDEX)), path / ADAPTER
+    whole, adapter, home = _whole(path), path / ADAPTER, home_of(path, base)
     applied = adapter if adapter.is_dir() and not whole else None
-    home = path if applied is None else _base_of(adapter, base)
     weights, lost = weight_files(home)
     missing += [name if home == path else str(home / name) for name in lost]
     if missing:
@@ -115,8 +116,8 @@ def fingerprint_of(weights: tuple[Path, ...]) -> str:
 
 def parts_of(path: Path, base: str | Path | None = None) -> dict[str, str]:
     """{what: fingerprint} of all that a folder's policy is made of, wherever it lies. base: as for `read_folder`. Raises CheckpointError."""
-    adapter, whole = path / ADAPTER, any((path / name).is_file() for name in (WEIGHTS, INDEX))
-    weights, lost = weight_files(path if whole or not adapter.is_dir() else _base_of(adapter, base))
+    adapter, whole = path / ADAPTER, _whole(path)
+    weights, lost = weight_files(home_of(path, base))
     found = {} if lost else {"the weights": fingerprint_of(weights)}
     if not whole and (adapter / ADAPTER_CONFIG).is_file():
         found[f"{ADAPTER}/{ADAPTER_CONFIG}"] = fingerprint.of_json({key: value for key, value in read_json(adapter / ADAPTER_CONFIG).items() if key != BASE_KEY})
@@ -124,6 +125,15 @@ def parts_of(path: Path, base: str | Path | None = None) -> dict[str, str]:
     for file in [file for file in files if not whole or file.parent == path]:
         found[str(file.relative_to(path))] = fingerprint.of_json(read_json(file)) if file.suffix == ".json" else fingerprint.of_file(file)
     return found
+
+
+def home_of(path: Path, base: str | Path | None = None) -> Path:
+    """Where a folder's weights lie: in itself, or in the base of its adapters. base: as for `read_folder`. Raises CheckpointError for adapters whose base is not there."""
+    return _base_of(path / ADAPTER, base) if (path / ADAPTER).is_dir() and not _whole(path) else path
+
+
+def _whole(path: Path) -> bool:
+    return any((path / name).is_file() for name in (WEIGHTS, INDEX))
 
 
 def _base_of(adapter: Path, given: str | Path | None) -> Path:

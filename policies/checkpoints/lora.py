@@ -98,6 +98,11 @@ def attached(module: nn.Module) -> bool:
     return any(isinstance(part, LoraLayer) for part in module.modules())
 
 
+def carrier(module: nn.Module) -> nn.Module | None:
+    """The part of it, or itself, that adapters were attached to: it knows their settings (`lora`) and their base (`lora_base`). None where there are none."""
+    return next((part for part in module.modules() if isinstance(getattr(part, "lora", None), Lora)), None)
+
+
 def layers_of(module: nn.Module, targets: str | tuple[str, ...] = ALL_LINEAR) -> list[str]:
     """Names of the Linear layers meant. Never lm_head or the heads. Raises ValueError listing what there is for a target that names none."""
     there = [name for name, part in module.named_modules() if isinstance(part, nn.Linear) and not {*HEADS, *READ_DIRECTLY}.intersection(name.split("."))]
@@ -138,7 +143,7 @@ def merge(module: nn.Module) -> None:
     """Adds the adapters to their layers' weights, computed in float32, and takes them off; a module without adapters stays as it is."""
     for name, part in [(name, part) for name, part in module.named_modules() if isinstance(part, LoraLayer)]:
         layer = part.get_base_layer()
-        _add(layer.weight, part.lora_A[NAME].weight, part.lora_B[NAME].weight, module.lora.scale)
+        _add(layer.weight, part.lora_A[NAME].weight, part.lora_B[NAME].weight, part.scaling[NAME])
         parent, _, last = name.rpartition(".")
         setattr(module.get_submodule(parent), last, layer)
 
@@ -193,6 +198,7 @@ def _load(module: nn.Module, lora: Lora, folder: loading.Folder) -> None:
     wrong = [f"missing {name} {tuple(own[name].shape)}" for name in own if name not in shapes]
     wrong += [f"misshapen {name}: found {shapes[name]}, wanted {tuple(own[name].shape)}" for name in own if name in shapes and shapes[name] != tuple(own[name].shape)]
     wrong += [f"{name} is {dtype}, wanted one of {', '.join(loading.FLOATS)}" for name, dtype in loading.quantised(file).items()]
+    wrong += [f"{name}: its weight is the embedding's too, which it must not change" for name in sorted(layers - called) if _shared(module, name)]
     if wrong:
         raise CheckpointError(f"{file}: {len(wrong)} tensors do not fit {folder.base}; give the base they were trained on: policy.base=FOLDER\n  " + "\n  ".join(wrong))
     with safe_open(file, "pt") as opened, torch.no_grad():
@@ -231,6 +237,12 @@ def _add(weight: nn.Parameter, down: torch.Tensor, up: torch.Tensor, scale: floa
     """weight [out, ...] += scale * up [out, r] down [r, ...], of a Linear or a convolution, rounded once."""
     change = scale * (up.flatten(1).float() @ down.flatten(1).float()).to(weight.device)
     weight.copy_(weight.float() + change.view_as(weight))
+
+
+def _shared(module: nn.Module, layer: str) -> bool:
+    """Whether a layer's weight is that of another one as well, as where embeddings are tied."""
+    weight = module.get_submodule(layer).weight
+    return sum(parameter is weight for _, parameter in module.named_parameters(remove_duplicate=False)) > 1
 
 
 def _is_adapter(name: str) -> bool:

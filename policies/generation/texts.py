@@ -64,6 +64,11 @@ class Texts:
         one, other = self.prompt("0"), self.prompt("?")
         return next((place for place, (first, second) in enumerate(zip(one, other)) if first != second), 0)
 
+    @property
+    def words(self) -> list[Any] | None:
+        """What a prompt is worded with: the chat template, what it takes besides, and the turn before; None where prompts are plain."""
+        return [self.tokenizer.chat_template, self._template, self._system] if self.chat else None
+
     def answer(self, text: str) -> list[int]:
         """As an answer that ends by itself."""
         return [*self.tokenizer(text, add_special_tokens=False)["input_ids"], self.end[0]]

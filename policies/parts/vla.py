@@ -117,6 +117,16 @@ class VLA(Network, ABC):
         if adapted:
             adapters.write(Path(folder), self)
 
+    def probe(self) -> torch.Tensor:
+        """[2, 12, 256] float32 logits by the pass that sees everything, over random pixels, prompts and states that are the same every time: what merging adapters must not change."""
+        generator, rows, length = torch.Generator().manual_seed(0), 2, 12
+        side = self.vision_backbone.featurizer.image_size
+        pixels = torch.randn(rows, 6, side, side, generator=generator)
+        prompt = torch.randint(3, self.first_action, (rows, length), generator=generator)
+        state = None if self.proprio_projector is None else torch.randn(rows, self.proprio_projector.fc1.in_features, generator=generator)
+        embeddings, valid = self.context(pixels, prompt, None, state)
+        return self.logits(self.language_model(embeddings, valid)[:, -length:]).float()
+
     @classmethod
     def kind(cls, head: str, files: Mapping[str, Path]) -> type["VLA"]:
         """The class that reads a folder with these component files. Raises ValueError for a head that this policy does not have."""

@@ -1,4 +1,4 @@
-"""A bounded edge between two stages, for one round: items come in any order and leave in ledger order (or as they came).
+"""A bounded edge between two stages, for one round: items come in any order and leave in ledger order (or as they came, if not the whole round leaves at once).
 
 In ledger order an item waits for every earlier one, so what may leave depends on the ledger alone and never on timing.
 The bound counts what could leave and has not: an item that waits for an earlier one never blocks the stage that still has
@@ -42,6 +42,8 @@ class Channel:
         """No more items come. A gap in the ledger is an error: an item was lost."""
         if self._held:
             raise RuntimeError(f"item {self._next} never came, but item {self._held[0][0]} did")
+        if self._granule is None:
+            self._free.sort(key=lambda item: item.order)  # nobody waits for it, and it gives the same bits everywhere
         self.closed = True
 
     @property

@@ -60,7 +60,7 @@ def flow_of(graph: MacroGraph, groups: int, granules: Mapping[str, int | None], 
         raise GraphError("a stage hands its items to two stages; the executor follows a chain")
     while at in forward:
         edge = forward[at]
-        links.append(Link(at, edge.target, granules.get(edge.target), edge.capacity))
+        links.append(Link(at, edge.target, granules.get(edge.target), edge.capacity, edge.ordered))
         at = edge.target
     covered = {source, partner} | {link.target for link in links}
     for name in graph.stages:

@@ -151,6 +151,22 @@ def test_a_doubled_item_is_an_error() -> None:
         channel.put(Item(0, None))
 
 
+def test_a_whole_round_leaves_in_ledger_order_whoever_came_first() -> None:
+    channel = Channel(granule=None, capacity=None, ordered=False)
+    for place in (2, 0, 1):
+        channel.put(Item(place, None))
+    channel.close()
+    assert [item.order for item in channel.take()] == [0, 1, 2]
+
+
+def test_flow_of_takes_an_edges_order_along() -> None:
+    graph = MacroGraph()
+    for name in ("write", "learn"):
+        graph.stage(name, None, "answers")
+    graph.edge("write", "learn", carries="answers", ordered=False)
+    assert not flow_of(graph, 1, {"learn": 1}, {}).links[0].ordered
+
+
 def test_flow_of_reads_the_loop_the_chain_and_the_lag() -> None:
     graph = MacroGraph()
     for name in ("sim", "act", "learn"):

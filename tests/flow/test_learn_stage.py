@@ -224,3 +224,14 @@ def test_recomputed_log_probabilities_are_the_learners_and_say_how_far_the_sampl
     assert off["ratio"] == pytest.approx(np.exp(0.25), abs=1e-5)
     report = update(stage(policy, GRPO(group_size=2, recompute_logprobs=True), minibatch=minibatch), wrong)
     assert report["ratio"] == pytest.approx(1.0, abs=1e-6) and report["sampler_difference"] == pytest.approx(0.25, abs=1e-5)
+
+
+def test_a_streaming_learner_works_on_as_many_whole_groups_as_make_a_micro_batch(policy: MLP) -> None:
+    """Three groups of 2 trajectories of 3 rows each, with room for 12: two groups, and then the one that is left."""
+    learn = stage(policy, GRPO(group_size=2), minibatch=None, microbatch=12)
+    seen: list[int] = []
+    add = learn._sums.add
+    learn._sums.add = lambda batch: (seen.append(batch.rows), add(batch))
+    assert learn.streams
+    update(learn, mixed(policy))
+    assert seen == [12, 6]

@@ -65,7 +65,7 @@ def test_a_link_that_keeps_the_order_hands_on_the_ledger(runs: list[Recording]) 
 def test_a_link_without_order_hands_on_as_items_came(runs: list[Recording]) -> None:
     for run in runs:
         for link in run.case.flow.links:
-            if not link.ordered:
+            if not link.ordered and link.granule is not None:  # a whole round leaves in ledger order
                 sent = [(e.call.round, item.order) for e in run.log if isinstance(e, Event) and e.call.stage == link.source for item in e.outcome.items]
                 for stage, _, number, orders in received(run):
                     assert stage != link.target or orders == [order for of_round, order in sent if of_round == number], (stage, number, run.case)

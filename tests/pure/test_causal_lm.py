@@ -325,3 +325,14 @@ def test_a_chats_header_stays_when_its_prompt_is_cut():
     policy = CausalLM(tiny("qwen3"), Texts(tokenizer, system="hi"), max_tokens=4, prompt_length=32, long_prompts="left_cut")
     ids = policy.prepare({"prompt": ["0123456789" * 4]})["prompt_ids"][0].tolist()
     assert policy.texts.raw(ids) == "[system]hi;[user]" + ("0123456789" * 4)[-13:] + ";>"
+
+
+def test_what_answers_hold_while_they_are_generated(policy):
+    """2 layers, keys and values, 2 heads of 8: 64 numbers a position; 16 + 12 positions and 98 logits, 3 slots, 4 bytes."""
+    assert policy.cache_bytes == 3 * 4 * (64 * 28 + 98)
+
+
+def test_the_longest_rows_are_computed_whole():
+    policy = policy_of()
+    inputs, choices = policy.longest(2)
+    assert policy.evaluate(inputs, choices).logprobs.shape == (2, 12) and (policy.evaluate(inputs, choices).logprobs != 0).all()

@@ -32,6 +32,31 @@ def test_only_an_episode_that_shall_go_on_past_success_asks_for_it() -> None:
     assert asked == [{"task": 2}, {"task": 2, "play_on": True}]
 
 
+def test_samples_of_a_start_are_a_group_of_episodes_with_randomness_of_their_own() -> None:
+    ledger = EvaluationLedger(0, [0, 3], range(2), 3, samples=4)
+    episodes = ledger.round(0)
+    assert [episode.id for episode in episodes] == [episode.order for episode in episodes] == list(range(12)) and ledger.total == 12
+    assert [(e.group, e.task, e.init_state) for e in episodes[::4]] == [(0, 0, 0), (1, 3, 0), (2, 0, 1)]
+    for start in range(0, 12, 4):
+        assert len({(e.group, e.task, e.init_state, e.seed) for e in episodes[start : start + 4]}) == 1
+
+
+def test_a_start_is_the_same_however_often_it_is_sampled() -> None:
+    for states in (range(3), None):
+        once, often = (EvaluationLedger(5, [0], states, 3, samples=samples).round(0) for samples in (1, 8))
+        assert [(e.init_state, e.seed) for e in once] == [(e.init_state, e.seed) for e in often[::8]]
+
+
+def test_only_an_episode_that_is_held_out_asks_for_it() -> None:
+    asked = [EvaluationLedger(0, [0], states, 1, held_out=held_out).round(0)[0].options for held_out in (False, True) for states in (range(1), None)]
+    assert asked == [{"task": 0, "init_state": 0}, {"task": 0}, {"task": 0, "init_state": 0, "held_out": True}, {"task": 0, "held_out": True}]
+
+
+@pytest.mark.parametrize(("states", "held_out", "says"), [(range(5), False, "4 of 10"), (range(5), True, "4 of 10 held out"), (None, True, "4 drawn held out")])
+def test_a_ledger_says_how_many_starts_it_has_of_how_many_there_are(states, held_out, says) -> None:
+    assert EvaluationLedger(0, [0, 1], states, 4, held_out=held_out).starts == says
+
+
 def test_a_group_shares_task_state_and_seed() -> None:
     episodes = TrainingLedger(7, [0, 1], range(5), groups=3, group_size=4).round(2)
     assert [episode.order for episode in episodes] == list(range(12))

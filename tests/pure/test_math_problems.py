@@ -12,7 +12,7 @@ import pytest
 from envs.answers import grade
 from envs.math.arithmetic import worked
 from envs.math.base import Problem, held_out
-from envs.math.problems import load
+from envs.math.problems import load, shared
 from envs.math.reasoning import extracted
 
 
@@ -426,3 +426,12 @@ def test_a_source_is_imported_only_when_it_is_chosen(monkeypatch):
     for name in ("reasoning_gym", "pyarrow", "datasets"):
         monkeypatch.setitem(sys.modules, name, None)
     assert grade(load("arithmetic")[0].answer, load("arithmetic")[0].answer) == 1.0
+
+
+def test_the_envs_of_a_process_share_their_problems_until_the_file_changes(tmp_path):
+    path = tmp_path / "sums.jsonl"
+    path.write_text('{"prompt": "1+1=?", "answer": "2"}\n')
+    first = shared(str(path), "train", 0, None, 0.0)
+    assert shared(str(path), "train", 0, None, 0.0) is first
+    path.write_text('{"prompt": "1+2=?", "answer": "3"}\n{"prompt": "1+3=?", "answer": "4"}\n')
+    assert shared(str(path), "train", 0, None, 0.0).size == 2

@@ -158,3 +158,9 @@ def test_an_index_that_points_outside_its_folder_is_refused(tmp_path):
     (tmp_path / INDEX).write_text(json.dumps(index))
     with pytest.raises(DemonstrationError, match="outside its folder"):
         read(tmp_path)
+
+
+def test_a_file_in_place_of_a_folder_is_refused_by_name(tmp_path):
+    (tmp_path / "some.jsonl").write_text("{}")
+    with pytest.raises(DemonstrationError, match="some.jsonl has no demonstrations.json"):
+        read(tmp_path / "some.jsonl")

@@ -12,17 +12,19 @@ SIZES = dict(
     initializer_range=0.3, bos_token_id=0, eos_token_id=1, pad_token_id=None,
 )  # fmt: skip
 KINDS = {
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True)),
-    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES)),
-    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=8)),
-    "qwen3_moe": lambda: Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZES, head_dim=8, moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2)),
+    "llama": (LlamaForCausalLM, LlamaConfig, {"tie_word_embeddings": True}),
+    "qwen2": (Qwen2ForCausalLM, Qwen2Config, {}),
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config, {"head_dim": 8}),
+    "qwen3_moe": (Qwen3MoeForCausalLM, Qwen3MoeConfig, {"head_dim": 8, "moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}),
 }
 
 
-def tiny(kind: str):
+def tiny(kind: str, **changes):
+    """changes: keys of its config."""
+    model, config, own = KINDS[kind]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return KINDS[kind]().eval()
+        return model(config(**SIZES | own | changes)).eval()
 
 
 def prompts(count: int) -> list[list[int]]:
