@@ -61,7 +61,7 @@ def _loop(config: DictConfig, episodes: Callable[[int], Any], backend: Backend, 
     begin, call_s, items = 0.0, 0.0, []
     backend.ask("act", "assign", "train")
     most, workers = (n // len(backend.ask("sim", "cut")) for n in (slots, max(1, config.sim.workers)))
-    for count in [most, most] if streams else [most, *sorted({1, most})]:  # the first time is to warm up
+    for count in [most, *sorted({1, most})]:  # the first time is to warm up
         backend.arrange(1)
         backend.ask("sim", "assign", episodes, 1, None, True, None, count)
         found = sample(flow, backend, STREAMED_TURNS if streams else TURNS)

@@ -13,10 +13,13 @@ import torch
 from safetensors import safe_open
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging
 
 from policies.checkpoints import loading, lora as adapters
 from policies.checkpoints.loading import VALUE_FILE, CheckpointError, Folder
 from policies.generation import windows
+
+logging.disable_progress_bar()  # of the seconds that a folder takes: it would cut the run's own lines
 
 
 def read_folder(path: str | Path | None, base: str | Path | None = None) -> Folder:
