@@ -102,6 +102,7 @@ def ours(weights: Path, problems: Path, most: int, steps: int, threads: int, out
 def theirs(weights: Path, problems: Path, most: int, steps: int, batch: int, continuous: bool, output: Path) -> list[dict[str, float]]:
     import torch
     from datasets import Dataset
+    from pyarrow import Table
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
@@ -130,6 +131,7 @@ def theirs(weights: Path, problems: Path, most: int, steps: int, batch: int, con
                 spent.update(dict.fromkeys(spent, 0.0))
 
     rows = [json.loads(line) for line in problems.read_text().splitlines()]
+    prompts = Dataset(Table.from_pylist(rows), fingerprint="grpo_step")  # a fingerprint of datasets' own fails with some releases of pyarrow
     model = AutoModelForCausalLM.from_pretrained(weights, dtype=torch.float32)
     model.generate, model.generate_batch = (timed("generate", way) for way in (model.generate, model.generate_batch))
     config = GRPOConfig(
@@ -145,7 +147,7 @@ def theirs(weights: Path, problems: Path, most: int, steps: int, batch: int, con
 
     scored = timed("score", reward)
     scored.__name__ = "grade"
-    GRPOTrainer(model, reward_funcs=scored, args=config, train_dataset=Dataset.from_list(rows), processing_class=AutoTokenizer.from_pretrained(weights), callbacks=[Watch()]).train()
+    GRPOTrainer(model, reward_funcs=scored, args=config, train_dataset=prompts, processing_class=AutoTokenizer.from_pretrained(weights), callbacks=[Watch()]).train()
     return clock.rows
 
 

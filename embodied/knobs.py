@@ -72,7 +72,7 @@ class Run:
     checkpoints: Checkpoint = field(default_factory=Checkpoint)
     checkpoint: str | None = None  # evaluate: a run folder, a step_N folder or a policy folder
     resume: str | None = None  # auto | a run folder
-    data: str | None = None  # imitation: a folder of demonstrations
+    data: str | None = None  # imitation: a folder of demonstrations; of texts also a JSONL file
     record: str | None = None  # evaluate: write demonstrations here
     videos: int = 0  # evaluate: record this many episodes as mp4
     device: str = "auto"  # auto | cpu | cuda | cuda:N

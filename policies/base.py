@@ -29,7 +29,7 @@ class PolicySpec:
     choices: int | None = None  # discrete actions only
     gripper: str | None = None  # its own convention; the codec translates to the env's
     distribution: bool = True  # evaluate(distribution=True) works; False for densities, which have no [n, L, V]
-    streams: bool = False  # it has `answering` (each row is answered as it ends, while others go on), and `longest` and `cache_bytes`, by which its memory is told
+    streams: bool = False  # it has `answering` (each row is answered as it ends, while others go on), `dropped` (rows that it does not answer), and `longest` and `cache_bytes`, by which its memory is told
 
 
 @dataclass(frozen=True)
@@ -79,4 +79,4 @@ class Policy(Protocol):
         """Log-probs of given choices with gradient, at the temperature and vocabulary mask of `act`."""
 
     def encode(self, actions: np.ndarray) -> torch.Tensor:
-        """[n, C, A] actions in the env's convention -> choices [n, L]: what imitation trains on."""
+        """[n, C, A] actions in the env's convention -> choices [n, L]: what imitation trains on. Of whole numbers those below 0 are no choice and not learned."""

@@ -61,6 +61,8 @@ def demonstration_rows(policy: Any, episodes: Sequence[dict], chunk: int) -> Bat
             raise ValueError(f"{episode.get('place', 'a demonstration')}: {error}") from error
         choices.append(encoded)
         executed = torch.as_tensor(ahead < length).repeat_interleave(encoded.shape[1] // chunk, dim=1)
+        if policy.spec.streams:
+            executed &= ~policy.dropped(inputs[-1])[:, None]
         masks.append(executed if encoded.is_floating_point() else executed & (encoded >= 0))
     if not choices:
         raise ValueError("found no demonstration, wanted at least one; record some with evaluate record=DIR")

@@ -83,17 +83,18 @@ def tasks_and_states(config: DictConfig, spec: EnvSpec) -> tuple[list[int], list
 
 
 def judged(config: DictConfig, spec: EnvSpec, plays_on: bool) -> EvaluationLedger:
-    """What an evaluation plays: of an env that holds starts out, those. Raises ConfigError for numbers of starts and samples that cannot be."""
+    """What an evaluation plays: of an env that holds starts out, those, unless they are recorded to learn from. Raises ConfigError for numbers of starts and samples that cannot be."""
     evaluation, env = config.evaluation, config.choices["env"]
     if evaluation.samples > 1 and evaluation.greedy:
         raise ConfigError(f"evaluation.samples={evaluation.samples}: found evaluation.greedy=true, which gives the same answer every time; set one of them to its default")
-    count = spec.held_out_states if spec.holds_out else spec.init_states
+    holds_out = spec.holds_out and config.record is None
+    count = spec.held_out_states if holds_out else spec.init_states
     starts = None if count is None else count * len(spec.tasks)
     if evaluation.episodes is None and starts is None:
         raise ConfigError(f"evaluation.episodes=null: env={env} here has no end of starts, a seed draws each; say how many with evaluation.episodes=N{', or bound them with env.size=N' if 'size' in config.env else ''}")
     asked = starts if evaluation.episodes is None else evaluation.episodes
     episodes = asked if evaluation.samples == 1 or starts is None else min(asked, starts)  # a start that is met twice would be no start of its own
-    return EvaluationLedger(config.seed, spec.tasks, None if count is None else range(count), episodes, plays_on, evaluation.samples, spec.holds_out)
+    return EvaluationLedger(config.seed, spec.tasks, None if count is None else range(count), episodes, plays_on, evaluation.samples, holds_out)
 
 
 def settle_evaluated(config: DictConfig, arguments: Sequence[str]) -> str | None:
@@ -101,7 +102,7 @@ def settle_evaluated(config: DictConfig, arguments: Sequence[str]) -> str | None
     command line says otherwise; of those that the weights' run trained on, what it held out. Returns a line that says so of the latter.
     """
     env = config.env
-    if "only_evaluated" not in env:
+    if "only_evaluated" not in env or config.record is not None:
         return None
     trained = None
     if env.held_out is not None:
