@@ -31,8 +31,9 @@ def settle_batched(config: DictConfig, spec: EnvSpec) -> None:
 
 
 def settle_streaming(config: DictConfig, policy: PolicySpec) -> None:
-    """A slot group for every slot, where the policy answers row by row: each answer goes on as it ends. Not where a mode or a number of groups says otherwise."""
-    if policy.streams and config.scheduler.groups is None and config.scheduler.mode in ("auto", "hybrid", "disaggregated"):
+    """A slot group for every slot, where the policy answers row by row: each answer goes on as it ends. Not where a mode or a number of groups says
+    otherwise, nor on Ray, where a call costs as much as many tokens: the plan weighs that."""
+    if policy.streams and config.scheduler.groups is None and config.scheduler.mode in ("auto", "hybrid") and config.cluster.kind == "local":
         config.scheduler.groups = config.sim.slots
 
 
