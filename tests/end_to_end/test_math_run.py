@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from embodied import train
 from tests.end_to_end.runs import assert_equal_to_the_bit, episodes, trained
@@ -78,3 +79,16 @@ def test_a_second_turn_is_played_and_learned_from(tmp_path: Path) -> None:
     folder = run(tmp_path, "env.turns=2", "iterations=1")
     assert {row["steps"] for row in episodes(folder)} == {1, 2}
     assert metrics(folder)[0]["learn"]["updates"] == 1
+
+
+def test_whole_groups_are_learned_from_while_long_answers_are_still_written(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", "iterations=1")
+    plan = json.loads((whole / "plan.json").read_text())
+    plan["stages"]["learn"]["granule"] = 4  # a group has so many
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    early = run(tmp_path / "early", "iterations=1", "scheduler=from_file", f"scheduler.file={tmp_path / 'plan.json'}")
+    spans = [(event["name"], event["ts"], event["ts"] + event["dur"]) for event in json.loads((early / "timeline.json").read_text())["traceEvents"] if "dur" in event]
+    learned, answered = min(begin for name, begin, _ in spans if name.startswith("learn")), max(end for name, _, end in spans if name.startswith("act"))
+    assert learned < answered
+    for name, tensor in trained(whole, 1).items():
+        torch.testing.assert_close(tensor, trained(early, 1)[name], atol=1e-5, rtol=0)

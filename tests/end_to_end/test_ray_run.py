@@ -43,6 +43,17 @@ def test_a_run_on_a_cluster_is_planned_by_what_was_measured_there(ray_nodes, ser
     assert_equal_to_the_bit(trained(found), trained(serial))
 
 
+def test_answers_to_problems_are_those_of_one_process(ray_nodes, tmp_path: Path) -> None:
+    """One slot group, so that the same answers are generated side by side: on Ray a plan may have others, which changes no more than rounding."""
+    asked = ["env=math", "policy=causal_lm", "algorithm=grpo", "groups=4", "algorithm.group_size=4", "policy.max_tokens=40", "iterations=2", "evaluation.before=false", "evaluation.episodes=20"]
+    found = []
+    for place in ("local", "ray"):
+        train.train([*asked, f"cluster={place}", "scheduler=collocated", "checkpoints.every=1", f"output={tmp_path / place}"])
+        found.append(next(path.parent for path in (tmp_path / place).glob("*/*/run.json")))
+    assert episodes(found[0]) == episodes(found[1])
+    assert_equal_to_the_bit(trained(found[0], 2), trained(found[1], 2))
+
+
 @pytest.mark.parametrize("where", ["sim", "learn"])
 def test_a_process_that_is_killed_is_built_anew_and_changes_no_result(where: str, ray_nodes, serial: Path, tmp_path: Path, capsys, monkeypatch) -> None:
     """The second iteration begins with the death of the actor that runs the stage; the run's own last checkpoint is what a learner goes back to."""
