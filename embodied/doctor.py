@@ -113,6 +113,11 @@ def opencv() -> Finding:
     return Finding("opencv", ok, said, _apt(SYSTEM) if _version("opencv-python") else _pip("opencv-python"))
 
 
+def algebra() -> Finding:
+    version = _version("math-verify")
+    return Finding("math-verify", version is not None, version or "not installed; without it answers to math problems are graded by exact rules alone", _pip("'math-verify[antlr4_9_3]>=0.9'"), needed=False)
+
+
 def ray() -> Finding:
     version = _version("ray")
     return Finding("ray", version is not None, version or "not installed; only a cluster needs it", _pip("ray"), needed=False)
@@ -127,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m embodied.doctor", description="What works on this machine, and how to mend the rest.")
     parser.add_argument("--rendering", action="store_true", help="ask about rendering alone")
     chosen = parser.parse_args(arguments)
-    checks: list[Callable[[], Finding]] = [python, libraries, torch_works, transformers_works, libero, mujoco_version, opencv, rendering, maniskill, ray, ffmpeg]
+    checks: list[Callable[[], Finding]] = [python, libraries, torch_works, transformers_works, libero, mujoco_version, opencv, rendering, maniskill, algebra, ray, ffmpeg]
     able = True
     for check in [rendering] if chosen.rendering else checks:
         finding = check()
