@@ -10,7 +10,8 @@ weights write is right about 3 times in 10 by golds that are digits, so that har
 
 Ours is the training program's own loop (ledger, simulators, act and learn through the executor, metrics written) without its checkpoints. TRL: `trl_batch` answers to a
 forward and backward, generation of all 128 at once by `generate`, or by transformers' continuous batching. Each of `rounds` starts one process per side in turn
-(so that other load meets both) and leaves out its first step. Seconds are wall clock, and beside it the process's CPU time, which other load moves less.
+(so that other load meets both) and leaves out its first step. Seconds are wall clock, and beside it the process's CPU time, which other load moves less; threads=1 trl_threads=1
+keeps the waiting of threads for each other out of it.
 """
 
 from __future__ import annotations

@@ -18,6 +18,9 @@ from embodied.learning.sharding import ALONE, Sharding
 from embodied.learning.shards import Shards
 
 
+ALIKE = 8  # rows of like length in one forward and backward on the CPU
+
+
 class Diverged(ValueError):
     """Learning has gone where no number is finite; nothing is saved of it."""
 
@@ -32,6 +35,7 @@ class Accumulator:
         self._policy, self._algorithm, self._optimizer = policy, algorithm, optimizer
         self._microbatch, self._grad_clip, self._decoupled = microbatch, grad_clip, decoupled
         self._sharding = sharding
+        self._uneven = getattr(getattr(policy, "spec", None), "streams", False)  # a row costs as much as the longest beside it; a bare network has no spec
         self._shards = Shards(policy, threads if sharding.count == 1 else 1)  # copies of a sharded policy would gather its parameters each for itself
         self._count = 0.0
         self._totals: dict[str, tuple[float, float]] = {}  # metric -> sum and count, until `report`
@@ -44,15 +48,16 @@ class Accumulator:
 
     def add(self, batch: Batch) -> None:
         """Forward and backward of the rows."""
-        for part in self._parts(batch):
-            for loss in self._shards.run(self._backward, part):
-                self._count += loss.count
-                self._totals = losses.merge_metrics([self._totals, loss.metrics])
+        for part in self._parts(batching.by_length(batch) if self._uneven else batch):
+            for found in self._shards.run(self._backward, part, dealt=self._uneven):
+                for loss in found:
+                    self._count += loss.count
+                    self._totals = losses.merge_metrics([self._totals, loss.metrics])
 
     def probe(self, batch: Batch) -> None:
         """The work of `add` and nothing of its effect: to be timed."""
         for part in self._parts(batch):
-            self._shards.run(lambda policy, rows: self._evaluated(policy, rows).logprobs.sum().backward(), part)
+            self._shards.run(lambda policy, rows: [self._evaluated(policy, few).logprobs.sum().backward() for few in self._few(rows)], part)
         self.begin()
 
     def _parts(self, batch: Batch) -> Iterator[Batch]:
@@ -63,7 +68,14 @@ class Accumulator:
     def _evaluated(self, policy: Any, part: Batch) -> Any:
         return policy.evaluate(part.inputs, part.choices, distribution=self._algorithm.needs_distribution)
 
-    def _backward(self, policy: Any, part: Batch) -> Loss:
+    def _few(self, part: Batch) -> Iterator[Batch]:
+        """Rows of uneven lengths a few at a time on the CPU, where padding costs what it computes; else all of them."""
+        return batching.microbatches(part, ALIKE if self._uneven and part.choices.device.type == "cpu" else None)
+
+    def _backward(self, policy: Any, part: Batch) -> list[Loss]:
+        return [self._once(policy, rows) for rows in self._few(part)]
+
+    def _once(self, policy: Any, part: Batch) -> Loss:
         stats = self._evaluated(policy, part)
         if self._decoupled and part.proximal is None:
             part = replace(part, proximal=stats.logprobs.detach())

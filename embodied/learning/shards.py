@@ -26,14 +26,16 @@ class Shards:
         self._policies, self._threads = [policy], max(1, threads)
         self._pool: ThreadPoolExecutor | None = None
 
-    def run(self, work: Callable[[Any, Batch], Result], batch: Batch) -> list[Result]:
-        """work(policy, part) of every part, in the order of the rows. Gradients stay with the copies until `collect`."""
+    def run(self, work: Callable[[Any, Batch], Result], batch: Batch, dealt: bool = False) -> list[Result]:
+        """work(policy, part) of every part. Gradients stay with the copies until `collect`. dealt: rows go to the threads in turn, so that each has as
+        much to do where rows stand by length; else each has its stretch of them."""
         on_cpu = batch.choices.device.type == "cpu"  # an accelerator has its own way of sharing, and memory for one gradient
         count = max(1, min(self._threads, batch.rows // LEAST_ROWS)) if on_cpu else 1
         if count == 1:
             return [work(self._policies[0], batch)]
         policies = self._copies(count)
-        parts = [batching.select(batch, index) for index in torch.arange(batch.rows).tensor_split(count)]
+        places = torch.arange(batch.rows)
+        parts = [batching.select(batch, index) for index in ([places[first::count] for first in range(count)] if dealt else places.tensor_split(count))]
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads)
         each = self._threads // count

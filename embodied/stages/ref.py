@@ -6,7 +6,7 @@ A group that has nothing to teach costs nothing here. Items leave with all that 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Sequence
 
 import torch
 
@@ -29,12 +29,12 @@ class RefStage(Inline):
             torch.set_num_threads(self._threads)
         if call.kind == "trial":
             with Peak(next(self._policy.parameters()).device) as peak:
-                items = tuple(replace(item, payload=self._referenced(item.payload)) for item in call.payload)
+                items = tuple(replace(item, payload=payload) for item, payload in zip(call.payload, self._referenced([item.payload for item in call.payload])))
             return Outcome({"rows": sum(item.payload.length for item in items), "peak": peak.bytes}, items)
         items = []
         for group in self._gather.add(call.payload, lambda item: item.payload.group):
             if self._algorithm.teaches([item.payload for item in group]):
-                group = [replace(item, payload=self._referenced(item.payload)) for item in group]
+                group = [replace(item, payload=payload) for item, payload in zip(group, self._referenced([item.payload for item in group]))]
             items += group
         return Outcome(items=tuple(items))
 
@@ -47,9 +47,15 @@ class RefStage(Inline):
         return footprint(self._policy)
 
     @torch.no_grad()
-    def _referenced(self, trajectory: Trajectory) -> Trajectory:
-        device = next(self._policy.parameters()).device
-        inputs = {name: tensor.to(device) for name, tensor in trajectory.inputs.items()}
+    def _referenced(self, group: Sequence[Trajectory]) -> list[Trajectory]:
+        """One by one where the whole distribution is kept, which is large; else all together."""
         exact = self._algorithm.needs_distribution
-        stats = self._policy.evaluate(inputs, trajectory.choices.to(device), distribution=exact)
-        return replace(trajectory, reference=(stats.distribution if exact else stats.logprobs).cpu())
+        if exact:
+            return [replace(each, reference=self._evaluated([each], True).distribution.cpu()) for each in group]
+        logprobs = self._evaluated(group, False).logprobs.cpu().split([each.length for each in group])
+        return [replace(each, reference=part) for each, part in zip(group, logprobs)]
+
+    def _evaluated(self, group: Sequence[Trajectory], distribution: bool) -> Any:
+        device = next(self._policy.parameters()).device
+        inputs = {name: torch.cat([each.inputs[name] for each in group]).to(device) for name in group[0].inputs}
+        return self._policy.evaluate(inputs, torch.cat([each.choices for each in group]).to(device), distribution=distribution)

@@ -23,3 +23,8 @@ def test_every_row_is_in_one_part_and_no_part_is_too_small(count: int, threads: 
 def test_rows_on_an_accelerator_are_not_cut_and_cost_no_copy_of_the_policy() -> None:
     policy = torch.nn.Linear(1, 1, device="meta")
     assert Shards(policy, 4).run(lambda its, part: (its is policy, part.rows), rows(64, "meta")) == [(True, 64)]
+
+
+def test_rows_by_length_are_dealt_in_turn() -> None:
+    found = Shards(torch.nn.Linear(1, 1), 2).run(lambda policy, part: part.choices[:, 0].tolist(), rows(33), dealt=True)
+    assert found == [list(range(0, 33, 2)), list(range(1, 33, 2))]
