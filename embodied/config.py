@@ -270,9 +270,17 @@ def refuse_unused(config: DictConfig, program: str, keys: dict[str, str]) -> Non
             raise ConfigError(f"{key}={config[key]}: {program} does not use it; {instead}")
 
 
+KEPT = ("evaluation", "checkpoints", "scheduler")  # what of it a user would want to be told
 # What may differ between a run and the command line that resumes it; everything else is the run's identity.
 RESUMABLE = ("iterations", "sim", "scheduler", "cluster", "sharding", "evaluation", "checkpoints", "checkpoint", "resume", "record", "videos", "device", "output",
              "policy.base")  # fmt: skip  # where the same weights lie: their fingerprint is compared
+
+
+def kept(saved: DictConfig, asked: DictConfig, arguments: Sequence[str]) -> list[str]:
+    """key=value of what a run goes on with though its command line now would not: of the keys that may differ, those that it does not name."""
+    named = {key for key, _ in map(_parse, arguments)}
+    old, new = (dict(_flatten(OmegaConf.to_container(each))) for each in (saved, asked))
+    return [f"{key}={old[key]}" for key in sorted(old) if key.split(".")[0] in KEPT and key not in named and old[key] != new.get(key)]
 
 
 def differences(first: DictConfig, second: DictConfig) -> list[str]:

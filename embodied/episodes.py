@@ -47,6 +47,7 @@ class Played:
     terminated: bool
     truncated: bool
     remark: str | None = None  # the policy's, as that the prompt was too long
+    said: tuple[str, str, str] | None = None  # of texts: the last prompt, the answer to it, and what would have been right, "" where the env does not say
 
 
 @dataclass(frozen=True)

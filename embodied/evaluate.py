@@ -25,7 +25,7 @@ from embodied.runs.progress import Progress
 from embodied.runs.protocol import block, remarks
 from embodied.runs.success import table
 from embodied.runs.video import write_mp4
-from embodied.wiring import fit, programs
+from embodied.wiring import build, fit, programs
 from embodied.wiring.deployment import joined
 
 
@@ -53,7 +53,7 @@ def evaluate(arguments: Sequence[str]) -> None:
         deployed.place(parts.evaluation_plan)
         found = programs.evaluation(config, parts, deployed, episodes, progress, "evaluate", 0, on_episode=watch and watch(run))
         suites = table(episodes.rows())
-        summary = {"success": found.rate.as_dict(), "success_at_end": found.at_end.as_dict(), "suites": [suite.as_dict() for suite in suites], "protocol": parts.protocol, "checkpoint": weights and str(weights)}
+        summary = {"success": found.rate.as_dict(), "success_at_end": found.at_end.as_dict(), "suites": [suite.as_dict() for suite in suites], "protocol": parts.protocol, "checkpoint": str(weights or build.start_of(config) or "") or None}
         summary |= {"answers": found.answers.as_dict()} if found.answers else {}
         remarked = remarks(episodes.rows())
         write_json(run.timeline_json, found.timeline.perfetto())

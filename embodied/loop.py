@@ -26,6 +26,9 @@ from scheduler.running.flow import Flow
 from scheduler.timeline import Timeline
 
 
+SAID = 500  # characters of a prompt and of an answer that the log keeps, the last ones
+
+
 @dataclass
 class Logs:
     run: RunFolder
@@ -217,5 +220,5 @@ def episode_row(played: Played, phase: str, iteration: int, suite: str) -> dict[
     return {
         "phase": phase, "iteration": iteration, "episode": episode.id, "group": episode.group, "suite": suite, "task": episode.task, "init_state": episode.init_state,
         "seed": episode.seed, "success": played.success, "success_at_end": played.success_at_end, "steps": played.steps, "return": played.total,
-        "terminated": played.terminated, "truncated": played.truncated, "errored": False, **({"remark": played.remark} if played.remark else {}),
+        "terminated": played.terminated, "truncated": played.truncated, "errored": False, **({"remark": played.remark} if played.remark else {}), **({} if played.said is None else dict(zip(("prompt", "answer", "gold"), (text[-SAID:] for text in played.said)))),
     }  # fmt: skip

@@ -22,7 +22,7 @@ from embodied.config import ConfigError, compose, refuse_unused
 from embodied.runs.folder import RunFolder
 from embodied.runs.gantt import write_png
 from embodied.runs.progress import Progress
-from embodied.wiring import build, measuring, memory, programs, room, scheduling
+from embodied.wiring import build, fit, measuring, memory, programs, room, scheduling
 from embodied.wiring.deployment import device_of, joined
 from embodied.wiring.training import Training
 from scheduler.planning.explain import bottleneck, memory_lines, plan_table, seconds, stage_table
@@ -85,6 +85,8 @@ def memory_page(config: DictConfig, cluster: Cluster, here: bool) -> str:
     except ConfigError as error:
         return f"memory: not known, as the policy cannot be made here: {error}"
     algorithm.action_dims = policy.spec.action_dims
+    if here:
+        fit.settle_streaming(config, policy.spec)  # as train does
     there = room.there(config, cluster, device_of(config, cluster), policy) if here else room.of_cluster(cluster)
     case = memory.Case(config, policy, spec, algorithm, learner, scheduling.learn_threads(config, cluster), there, not here)
     memory.check(case)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Iterator, Sequence
 
+from envs.math.base import whole
 from envs.math.files import ANSWERS, PROMPTS, jsonl_rows
 from envs.record import INDEX, DemonstrationError
 
@@ -83,7 +84,7 @@ def _pairs(record: Any) -> Iterator[tuple[str, str]]:
         for name, text in (("prompt", prompt), ("answer", each)):
             if not isinstance(text, str) or not text.strip():
                 raise DemonstrationError(f"found the {name} {text!r:.60}, wanted a text that is not empty")
-            if any("\ud800" <= character <= "\udfff" for character in text):
+            if not whole(text):
                 raise DemonstrationError(f"found half a surrogate pair in the {name}, wanted whole characters: no tokenizer reads it")
         yield prompt, each
 

@@ -29,7 +29,7 @@ class PolicySpec:
     choices: int | None = None  # discrete actions only
     gripper: str | None = None  # its own convention; the codec translates to the env's
     distribution: bool = True  # evaluate(distribution=True) works; False for densities, which have no [n, L, V]
-    streams: bool = False  # it has `answering` (each row is answered as it ends, while others go on), `dropped` (rows that it does not answer), and `longest` and `cache_bytes`, by which its memory is told
+    streams: bool = False  # it has `answering` (each row is answered as it ends, while others go on), `dropped` (rows that it does not answer), `too_long` (what it says of prompts), and `longest` and `cache_bytes`, by which its memory is told
 
 
 @dataclass(frozen=True)

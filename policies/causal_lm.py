@@ -53,6 +53,8 @@ class CausalLM(nn.Module):
         positions = getattr(model.config, "max_position_embeddings", None)
         if positions is not None and prompt_length + max_tokens > positions:
             raise ValueError(f"found policy.prompt_length={prompt_length} and policy.max_tokens={max_tokens}, wanted at most {positions} together: the model has so many positions (config.json: max_position_embeddings)")
+        if value_level not in ("token", "chunk", "action"):
+            raise ValueError(f"policy.value_level: found {value_level!r}, wanted token, or chunk for the whole answer")
         self.model, self.texts = model, texts
         self.temperature, self.top_p, self.tokens, self.prompt_length, self.slots = temperature, top_p, max_tokens, prompt_length, slots
         self._stopping, self._engine, self.folder = Stopping(texts.end, stop, texts.raw), engine, folder
@@ -145,6 +147,12 @@ class CausalLM(nn.Module):
         texts[:, 0, 0] = self.decode(choices, mask)
         remarks[:] = [limits.remark(over, self._long == "drop", self.prompt_length) for over in inputs["prompt_over"].tolist()]
         return ActionChunk(choices, sampled, mask, texts, self._values(inputs, choices), inputs, remarks=remarks)
+
+    def too_long(self, prompts: Sequence[str]) -> str | None:
+        """How many of the prompts are beyond the limit and what becomes of them; None where there is none. Raises ValueError where they are errors."""
+        over = limits.fit([self.texts.prompt(text) for text in prompts], self.prompt_length, self._long, self.texts.head).over
+        longer = sum(tokens > 0 for tokens in over)
+        return f"{longer} of {len(prompts)} problems: {limits.remark(1, self._long == 'drop', self.prompt_length)}" if longer else None
 
     def dropped(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         """[b] bool: rows that are not to be answered, because their prompt is too long."""

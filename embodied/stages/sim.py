@@ -69,6 +69,7 @@ class Attempt:
     labels: list[np.ndarray | None] = field(default_factory=list)
     version: int = 0
     remark: str | None = None  # the policy's own, of the last chunk that it had any of
+    said: tuple[str, str, str] | None = None  # as in Played
 
     @property
     def over(self) -> bool:
@@ -211,7 +212,7 @@ class SimStage:
 
     def _take(self, result: Any, group: int) -> None:
         attempt = self._attempts[result.slot]
-        attempt.observation = result.observation
+        before, attempt.observation = attempt.observation, result.observation
         if self._on_episode is not None:
             attempt.observations.append(on_host(result.observation))
         if result.kind == "reset":
@@ -220,6 +221,8 @@ class SimStage:
         attempt.records.append(record(chunk, row, result.rewards))
         if chunk.remarks is not None:
             attempt.remark = chunk.remarks[row] or attempt.remark
+        if "prompt" in before:
+            attempt.said = (before["prompt"], str(chunk.actions[row][-1, 0]), str(result.info.get("gold", "")))
         attempt.success = attempt.success or bool(result.info["success"])
         attempt.success_at_end = bool(result.info["success_at_end"])
         attempt.steps += len(result.rewards)
@@ -262,7 +265,7 @@ def _losses() -> Iterator[None]:
 
 def _played(attempt: Attempt) -> Played:
     total = sum(sum(record.rewards) for record in attempt.records)
-    return Played(attempt.episode, attempt.success, attempt.success_at_end, attempt.steps, len(attempt.records), total, attempt.terminated, attempt.truncated and not attempt.terminated, attempt.remark)
+    return Played(attempt.episode, attempt.success, attempt.success_at_end, attempt.steps, len(attempt.records), total, attempt.terminated, attempt.truncated and not attempt.terminated, attempt.remark, attempt.said)
 
 
 def stack(observations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

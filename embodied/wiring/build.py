@@ -155,11 +155,22 @@ def demonstrations(config: DictConfig, spec: EnvSpec) -> list[dict[str, Any]]:
     from envs import record, texts
 
     if spec.action.kind == "text":
-        pairs = _call("data", lambda: texts.read(config.data))
+        pairs = _without_held_out(config, _call("data", lambda: texts.read(config.data)))
         return [{"prompt": [pair.prompt], "actions": np.array([[pair.answer]], dtype=object), "place": pair.place} for pair in pairs]
     recorded = _call("data", lambda: record.read(config.data))
     _check_recorded(config, recorded.env_spec, spec)
     return [{**recorded.load(index), "instruction": info.instruction, "place": f"{config.data}, {info.file}"} for index, info in enumerate(recorded.episodes)]
+
+
+def _without_held_out(config: DictConfig, pairs: list[Any]) -> list[Any]:
+    """Texts to imitate without those to the problems that this env holds out; says how many it left out. Raises ConfigError where none is left."""
+    kept_back = getattr(env_thunk(config, None)(), "kept_back", frozenset)()
+    left = [pair for pair in pairs if pair.prompt not in kept_back]
+    if not left:
+        raise ConfigError(f"data={config.data}: found answers to problems that env.problems={config.env.get('problems')} holds out for evaluation alone, wanted others; set env.held_out=0 to learn from them")
+    if len(left) < len(pairs):
+        print(f"{len(pairs) - len(left)} of {len(pairs)} answers left out: their problems are held out for evaluation; env.held_out=0 learns from them too")
+    return left
 
 
 def _check_recorded(config: DictConfig, recorded: EnvSpec, spec: EnvSpec) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from pathlib import Path
 from typing import Any, Sequence
 
@@ -13,6 +14,9 @@ from embodied.runs.folder import MARKER, RunFolder
 from embodied.wiring import build
 from envs.spec import EnvSpec
 from policies.base import PolicySpec
+
+
+MOST_PROMPTS = 20_000  # that are looked at before a run
 
 
 class FitError(ConfigError):
@@ -35,6 +39,20 @@ def settle_streaming(config: DictConfig, policy: PolicySpec) -> None:
     otherwise, nor on Ray, where a call costs as much as many tokens: the plan weighs that."""
     if policy.streams and config.scheduler.groups is None and config.scheduler.mode in ("auto", "hybrid") and config.cluster.kind == "local":
         config.scheduler.groups = config.sim.slots
+
+
+def settle_texts(config: DictConfig, policy: Any) -> None:
+    """As `settle_streaming`, and the prompts that an episode may begin with, where they have an end, held against the policy's limit: said how many are
+    too long. Raises ConfigError where such are errors."""
+    settle_streaming(config, policy.spec)
+    env = build.env_thunk(config, policy.spec)() if policy.spec.streams else None
+    prompts = getattr(env, "first_prompts", lambda most: ())(MOST_PROMPTS)
+    try:
+        said = policy.too_long(prompts) if prompts else None
+    except ValueError as error:
+        raise ConfigError(f"env={config.choices['env']}: {error}") from error
+    if said:
+        print(said)
 
 
 def plays_on(config: DictConfig, spec: EnvSpec) -> bool:
@@ -83,6 +101,14 @@ def tasks_and_states(config: DictConfig, spec: EnvSpec) -> tuple[list[int], list
     return list(spec.tasks), states
 
 
+def check_trained(config: DictConfig, spec: EnvSpec) -> None:
+    """Of a training run: raises ConfigError where it would play what is for evaluation alone; says so where what it plays is judged too, because nothing is held out."""
+    if config.env.get("only_evaluated") or config.env.get("split") == "evaluate":
+        raise ConfigError("env.split=evaluate (or env.only_evaluated=true): found it in a training run, wanted the problems that are for training; leave it out, env.held_out says how many are kept back")
+    if "held_out" in spec.protocol and not spec.holds_out and (config.evaluation.before or config.evaluation.after):
+        print("nothing is held out: what is judged before and after is what is trained on; more problems, or another env.held_out, would change that")
+
+
 def judged(config: DictConfig, spec: EnvSpec, plays_on: bool) -> EvaluationLedger:
     """What an evaluation plays: of an env that holds starts out, those, unless they are recorded to learn from. Raises ConfigError for numbers of starts and samples that cannot be."""
     evaluation, env = config.evaluation, config.choices["env"]
@@ -113,7 +139,7 @@ def settle_evaluated(config: DictConfig, arguments: Sequence[str]) -> str | None
         env.only_evaluated, env.held_out = trained is None, None if trained is None else trained[1]
     spec = build.env_spec(config, None)
     count = spec.held_out_states if spec.holds_out else spec.init_states
-    if count is not None and value_of(arguments, "evaluation.episodes") is None:
+    if "count" in spec.protocol and value_of(arguments, "evaluation.episodes") is None:  # of a file
         config.evaluation.episodes = None
     if trained is None:
         return None
@@ -122,24 +148,39 @@ def settle_evaluated(config: DictConfig, arguments: Sequence[str]) -> str | None
 
 
 def _trained_on(config: DictConfig) -> tuple[Path, float | None] | None:
-    """The run, of those that the weights are of or began from, that trained on these problems, and its env.held_out."""
-    source, seen = config.checkpoint or config.policy.get("checkpoint"), set()
+    """The last run, of those that the weights are of or began from, that trained on these problems, and the least share that any of them held out: what one
+    holds out, one with a larger share does too. Imitation of the very file held nothing out."""
+    source, seen, problems = config.checkpoint or config.policy.get("checkpoint"), set(), config.env.get("problems")
+    found: list[tuple[Path, float | None]] = []
     while source is not None:
         path = Path(str(source)).resolve()
         run = next((folder for folder in (path, *path.parents[:3]) if (folder / MARKER).is_file() and (folder / "config.yaml").is_file()), None)
         if run is None or run in seen:
-            return None
+            break
         seen.add(run)
         saved = OmegaConf.load(run / "config.yaml")
-        if RunFolder.open(run).about["kind"] == "train" and _same(saved.env.get("problems"), config.env.get("problems")):
-            return run, saved.env.get("held_out")
+        if RunFolder.open(run).about["kind"] == "train":
+            if _same(saved.env.get("problems"), problems):
+                found.append((run, saved.env.get("held_out")))
+            elif _same(saved.get("data"), problems):
+                found.append((run, 0.0))
         source = saved.get("checkpoint") or saved.policy.get("checkpoint")
-    return None
+    if not found:
+        return None
+    usual = build.env_spec(OmegaConf.merge(config, {"env": {"held_out": None, "only_evaluated": False}}), None).protocol["held_out"]
+    return found[0][0], min((share for _, share in found), key=lambda share: usual if share is None else share) if isinstance(usual, float) else found[0][1]
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values of env.problems mean the same ones; a file that is no longer where it was is known by its name."""
+    """Whether two values of env.problems mean the same ones; a file is known by its bytes, and by its name where it is no longer where it was."""
     if one is None or other is None or one == other:
         return one == other
-    first, second = (Path(str(each)).expanduser() for each in (one, other))
+    first, second = (_file(str(each)) for each in (one, other))
+    if first.is_file() and second.is_file():
+        return first.stat().st_size == second.stat().st_size and first.read_bytes() == second.read_bytes()
     return first.resolve() == second.resolve() or (not first.exists() and first.name == second.name)
+
+
+def _file(problems: str) -> Path:
+    kind, _, name = problems.partition("packaged:")
+    return Path(str(resources.files("assets") / name)) if name and not kind else Path(problems).expanduser()

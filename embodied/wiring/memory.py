@@ -104,7 +104,8 @@ class Case:
 
     @property
     def _act_rows(self) -> int:
-        return self.policy.slots if self.policy.spec.streams else self.config.scheduler.act_rows
+        """Of one forward, or at once; of answers no more than there are episodes."""
+        return min(self.policy.slots, self.config.sim.slots) if self.policy.spec.streams else self.config.scheduler.act_rows
 
     def devices(self, asked: Asked) -> list[Device]:
         """What the stages want together."""

@@ -90,7 +90,10 @@ def run_config(arguments: Sequence[str]) -> tuple[DictConfig, Path | None]:
     names = config.choices["env"], config.choices["policy"]
     for path in folder.runs(config.output, *names):
         if _same_run(path / "config.yaml", config):
-            return _reopened(path, arguments), path
+            found = _reopened(path, arguments)
+            kept = configuration.kept(found, config, arguments)
+            print(f"resume=auto: going on with {path}{', which keeps ' + ', '.join(kept) if kept else ''}")
+            return found, path
     print(f"resume=auto: found no run like this one in {config.output}; starting one")
     return config, None
 
@@ -155,10 +158,11 @@ class Parts:
         self.spec = build.env_spec(config, self.policy.spec, self.keep_cameras)
         fit.check_fit(self.spec, self.policy.spec)
         fit.settle_batched(config, self.spec)
-        fit.settle_streaming(config, self.policy.spec)
+        fit.settle_texts(config, self.policy)
         self.plays_on = fit.plays_on(config, self.spec)
         self.ledger = fit.judged(config, self.spec, self.plays_on)
         if self.algorithm is not None:
+            fit.check_trained(config, self.spec)
             self.algorithm.action_dims = self.policy.spec.action_dims
             if self.algorithm.needs_distribution and not self.policy.spec.distribution:
                 raise ConfigError(f"algorithm.kl_estimator=exact: policy={self.policy.spec.name} here gives densities, not a distribution over tokens; set algorithm.kl_estimator=k3, or algorithm.kl_coef=0")

@@ -89,7 +89,7 @@ class Prover:
 
     def _start(self) -> None:
         if importlib.util.find_spec("math_verify") is None:
-            return self._give_up("math-verify is not installed (pip install 'm2flow[math]')")
+            return self._give_up("math-verify is not installed (pip install 'math-verify[antlr4_9_3]>=0.9')")
         connection, theirs = Pipe()
         program = f"import sys; sys.path[:] = {sys.path!r}; from envs.answers.symbolic_worker import main; main({theirs.fileno()})"
         try:

@@ -44,7 +44,7 @@ class Problems:
 
     def score(self, problem: Problem, response: str) -> float:
         """1.0 where the final answer of `response` is right, else 0.0."""
-        return max(grade(response, gold) for gold in (problem.answer, *problem.also))
+        return float(any(grade(response, gold) for gold in (problem.answer, *problem.also)))
 
 
 class Drawn(Problems):
@@ -71,6 +71,31 @@ class Drawn(Problems):
             f"{self.source}: found no problem of the {self._split} split in {TRIES} draws with held_out={self._share:g}; "
             "it has too few different problems: choose a harder one, or a held_out nearer to 0.5"
         )
+
+
+class Distinct(Problems):
+    """The first `most` different problems of a source without end, or as many as it seems to have: none of them is judged twice as if it were another."""
+
+    def __init__(self, source: Drawn, most: int):
+        places: dict[str, int] = {}
+        index = fruitless = 0
+        while len(places) < most and fruitless < TRIES:
+            before = len(places)
+            places.setdefault(source.identity(source.number(index)), index)
+            index, fruitless = index + 1, 0 if len(places) > before else fruitless + 1
+        super().__init__(source.source, len(places), source.about)
+        self._from, self._places = source, list(places.values())
+
+    def make(self, index: int) -> Problem:
+        return self._from[self._places[index]]
+
+    def score(self, problem: Problem, response: str) -> float:
+        return self._from.score(problem, response)
+
+
+def whole(text: str) -> bool:
+    """Whether a tokenizer can read it: not where it has half a surrogate pair."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def draw(*key: int | str) -> int:

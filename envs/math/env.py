@@ -12,6 +12,7 @@ from typing import Any, Callable, Sequence
 import gymnasium
 from gymnasium import spaces
 
+from envs.math.base import Problem, whole
 from envs.math.problems import shared
 from envs.spec import ActionSpec, EnvSpec
 
@@ -65,17 +66,31 @@ class MathEnv(gymnasium.Env):
         asked = (seed, size, held_out, digits, operations, prompt_field, answer_field, published, bool(only_evaluated))
         self._problems, self._kept = shared(problems, split, *asked), shared(problems, "evaluate", *asked)
         if self._problems.size == 0:
-            other = "evaluate" if split == "train" else "train"
-            raise ValueError(f"problems={problems}: found none in the {split} split with held_out={self._problems.about['held_out']}; change env.held_out, or play env.split={other}")
+            raise ValueError(f"problems={problems}: found none in the {split} split with held_out={self._problems.about['held_out']}; change env.held_out")
         self._template, self._turns = template, turns
         self._respond = _respond(respond) if turns > 1 else None
         self.env_spec = EnvSpec(
-            "math", ActionSpec("text"), horizon=turns, init_states=self._problems.size, holds_out=self._kept.size != 0, held_out_states=self._kept.size,
+            published or "math", ActionSpec("text"), horizon=turns, init_states=self._problems.size, holds_out=self._kept.size != 0, held_out_states=self._kept.size,
             protocol={"problems": problems, **self._problems.about, "split": split, "problems_seed": seed, "turns": turns, "template": template},
         )  # fmt: skip
         self.action_space = AnyText()
         self.observation_space = spaces.Dict({key: AnyText() for key in ("prompt", *(["reply"] if turns > 1 else []))})
         self._over = True
+
+    def first_prompts(self, most: int) -> list[str]:
+        """What an episode may begin with, of both splits, so many of each at most; [] where problems have no end."""
+        splits = (self._problems, self._kept)
+        if any(problems.size is None for problems in splits):
+            return []
+        return list(dict.fromkeys(self._worded(problems[place]) for problems in splits for place in range(min(problems.size, most))))
+
+    def kept_back(self) -> frozenset[str]:
+        """Prompts of what is held out, with the template and without; empty where it has no end, or nothing is held out."""
+        kept = [self._kept[place] for place in range(self._kept.size or 0)]
+        return frozenset(text for problem in kept for text in (problem.prompt, self._worded(problem)))
+
+    def _worded(self, problem: Problem) -> str:
+        return self._template.replace("{problem}", problem.prompt)
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
         """options: task (0), init_state (the problem's place in its split; without it the seed draws one), held_out (True: of the evaluation split)."""
@@ -93,7 +108,7 @@ class MathEnv(gymnasium.Env):
         if place is None:
             place = int(self.np_random.integers(2**31 if problems.size is None else problems.size))
         self._playing, self._problem = problems, problems[place]
-        self._prompt, self._reply, self._answers = self._template.replace("{problem}", self._problem.prompt), "", []
+        self._prompt, self._reply, self._answers = self._worded(self._problem), "", []
         self._over = False
         return self._observation(), self._info(False)
 
@@ -110,6 +125,8 @@ class MathEnv(gymnasium.Env):
         reply = None if last else self._respond(self._problem, tuple(self._answers))
         if reply is not None and not isinstance(reply, str):
             raise ValueError(f"found {reply!r} from respond, wanted a text to go on with, or None to end the episode")
+        if reply is not None and not whole(reply):
+            raise ValueError(f"found half a surrogate pair in {reply!r} from respond, wanted whole characters: no tokenizer reads it")
         self._over = reply is None
         self._reply = reply or ""
         self._prompt += answer + self._reply

@@ -17,7 +17,7 @@ from typing import Any, Callable, Iterable, Mapping
 from envs.answers.clean import plain
 from envs.answers.extract import gold_answer
 from envs.math import folder
-from envs.math.base import Problem, Problems, held_out
+from envs.math.base import Problem, Problems, held_out, whole
 
 PROMPTS = ("prompt", "question", "problem")  # the fields that are looked for, in this order
 ANSWERS = ("answer", "solutions", "solution")
@@ -181,6 +181,8 @@ def _problem(record: Any, source: str, index: int, reading: Reading) -> Problem:
     (asked, prompt), (named, answer) = (_first(record, names) for names in (reading.prompts, reading.answers))
     if not isinstance(prompt, str) or not prompt.strip():
         raise ValueError(f"found {asked}={_brief(prompt)}, wanted a text that is not empty")
+    if not whole(prompt):
+        raise ValueError(f"found half a surrogate pair in {asked}, wanted whole characters: no tokenizer reads it")
     golds = [_gold(named, entry) for entry in (answer if isinstance(answer, (list, tuple)) else [answer])]
     if not golds:
         raise ValueError(f"found {named}=[], wanted at least one answer")

@@ -8,12 +8,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Sequence
 
-from envs.math.base import SPLITS, Problem, Problems
+from envs.math.base import SPLITS, Distinct, Problem, Problems
 
 __all__ = ["Problem", "Problems", "load"]
 
 REASONING = "reasoning_gym:"
 PACKAGED = "packaged:"
+JUDGED = 1000  # different problems of arithmetic that are for evaluation, where nothing else is said
 SHARE = 0.1  # that is held out where nothing else is said
 KINDS = "arithmetic, reasoning_gym:TASK, packaged:FILE, a JSONL, JSON, CSV or Parquet file, or a local Hugging Face dataset folder"
 
@@ -35,7 +36,7 @@ def load(
 
     problems: "arithmetic", "reasoning_gym:TASK", "packaged:FILE" of those that travel with the package, a file, or a local Hugging Face dataset
     folder. seed: draws the problems of the first two, and which `size` of a file's are used. size: problems to use, None for all: the first two
-    are then without end. held_out: the share of the different problems, 0 to 1, that is for evaluation; None: 0.1, and of a file 1 where `whole`;
+    are then without end, but for arithmetic's evaluation, which has 1,000 different ones. held_out: the share of the different problems, 0 to 1, that is for evaluation; None: 0.1, and of a file 1 where `whole`;
     a folder with parts of its own goes by those. digits, operations: arithmetic's. published: a benchmark of `envs.math.published`, whose file it is.
     Raises ValueError for what cannot be; a split may be empty, with size 0.
     """
@@ -52,7 +53,8 @@ def load(
     if problems == "arithmetic":
         from envs.math.arithmetic import Arithmetic
 
-        return Arithmetic(split, seed, size, share, digits, operations)
+        found = Arithmetic(split, seed, size, share, digits, operations)
+        return found if split == "train" or found.size == 0 else Distinct(found, size or JUDGED)
     if problems.startswith(REASONING):
         from envs.math.reasoning import ReasoningGym
 

@@ -80,5 +80,5 @@ def _library(source: str) -> Any:
     try:
         import reasoning_gym
     except ImportError as error:
-        raise ValueError(f"problems={source}: found no library reasoning-gym ({error}); pip install 'm2flow[reasoning]', or use problems=arithmetic") from error
+        raise ValueError(f"problems={source}: found no library reasoning-gym ({error}); pip install 'reasoning-gym>=0.1.25', Python 3.11 or later, or use problems=arithmetic") from error
     return reasoning_gym

@@ -183,7 +183,7 @@ def test_an_initial_state_is_refused_where_a_seed_draws_the_problem():
     [
         ({"turns": 0}, "found turns=0"),
         ({"template": "no place"}, "wanted at least 1 turn, and {problem} in the template"),
-        ({"held_out": 0, "split": "evaluate"}, "found none in the evaluate split with held_out=0; change env.held_out, or play env.split=train"),
+        ({"held_out": 0, "split": "evaluate"}, "found none in the evaluate split with held_out=0; change env.held_out"),
         ({"turns": 2, "respond": "envs.math.replies.again"}, "found respond='envs.math.replies.again', which cannot be imported"),
         ({"turns": 2, "respond": "envs.math.base.TRIES"}, "a int; wanted the import path of a function"),
     ],

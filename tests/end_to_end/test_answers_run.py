@@ -22,7 +22,7 @@ def test_every_problem_is_sampled_as_often_as_asked_and_judged_with_its_protocol
     assert {"problems": 6, "samples": 4}.items() <= summary["answers"].items() and {"avg@4", "pass@1", "pass@2", "pass@4"} <= summary["answers"].keys()
     assert summary["success"]["rate"] == summary["answers"]["avg@4"]["rate"] and summary["success"]["n"] == 24
     said = summary["protocol"]
-    assert (said["starts"], said["samples"], said["split"], said["max_tokens"], said["temperature"]) == ("6 drawn held out", 4, "evaluate", 6, 1.0)
+    assert (said["starts"], said["samples"], said["split"], said["max_tokens"], said["temperature"]) == ("6 of 521 held out", 4, "evaluate", 6, 1.0)
     out = capsys.readouterr().out
     assert "(6 problems x 4 samples)" in out and "protocol:\n  env=math" in out
 

@@ -89,7 +89,7 @@ def test_null_is_every_task_and_state_once() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["evaluation.episodes=null"], "evaluation.episodes=null: env=math here has no end of starts.*evaluation.episodes=N, or bound them with env.size=N"),
+        (["evaluation.episodes=null", "env.held_out=0"], "evaluation.episodes=null: env=math here has no end of starts.*evaluation.episodes=N, or bound them with env.size=N"),
         (["samples=4", "evaluation.greedy=true"], "evaluation.samples=4: found evaluation.greedy=true, which gives the same answer every time"),
         (["samples=0"], "evaluation.samples: found 0, wanted at least 1"),
     ],
@@ -114,7 +114,7 @@ def test_what_the_command_line_says_wins(problems: Path, argument: str, starts: 
 
 def test_problems_without_end_are_judged_by_what_training_never_meets() -> None:
     found, said = evaluated()
-    assert (found.starts, said) == ("200 drawn held out", None)
+    assert (found.starts, said) == ("200 of 521 held out", None)
 
 
 def trained(tmp_path: Path, problems: str, held_out: float | None, kind: str = "train", **policy) -> Path:
@@ -165,3 +165,45 @@ def test_an_env_without_such_problems_is_left_as_it_is() -> None:
     config = compose(["env=toy", "policy=mlp"])
     before = OmegaConf.to_yaml(config)
     assert fit.settle_evaluated(config, []) is None and OmegaConf.to_yaml(config) == before
+
+
+def test_of_a_chain_of_runs_the_least_share_bounds_what_is_judged(problems: Path, tmp_path: Path) -> None:
+    """What the first one held out at 0.1 is held out by a share of 0.4 too, and not the other way round."""
+    first = trained(tmp_path, str(problems), None)
+    second = trained(tmp_path, str(problems), 0.4, checkpoint=str(first))
+    assert evaluated(f"env.problems={problems}", f"policy.checkpoint={second}")[0].starts == f"{HELD_OUT} of {HELD_OUT} held out"
+
+
+def test_a_file_is_known_by_its_bytes_wherever_it_lies(problems: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.jsonl"
+    copy.write_bytes(problems.read_bytes())
+    found, said = evaluated(f"env.problems={copy}", f"policy.checkpoint={trained(tmp_path, str(problems), None)}")
+    assert found.starts == f"{HELD_OUT} of {HELD_OUT} held out" and "that it held out alone" in said
+
+
+def test_what_was_imitated_has_been_seen(problems: Path, tmp_path: Path) -> None:
+    run = trained(tmp_path, "arithmetic", None)
+    OmegaConf.save(OmegaConf.merge(OmegaConf.load(run / "config.yaml"), {"data": str(problems)}), run / "config.yaml")
+    assert "all of them, which it has seen" in evaluated(f"env.problems={problems}", f"policy.checkpoint={run}")[1]
+
+
+@pytest.mark.parametrize("argument", ["env.split=evaluate", "env.only_evaluated=true"])
+def test_a_training_run_does_not_play_what_is_for_evaluation(argument: str) -> None:
+    config = composed(argument)
+    with pytest.raises(ConfigError, match="wanted the problems that are for training"):
+        fit.check_trained(config, build.env_spec(config, None))
+
+
+def test_a_training_run_that_holds_nothing_out_says_so(problems: Path, capsys: pytest.CaptureFixture) -> None:
+    config = composed(f"env.problems={problems}", "env.held_out=0")
+    fit.check_trained(config, build.env_spec(config, None))
+    assert "nothing is held out" in capsys.readouterr().out
+
+
+def test_answers_to_problems_that_are_held_out_are_not_imitated(problems: Path, capsys: pytest.CaptureFixture) -> None:
+    config = composed(f"env.problems={problems}", f"data={problems}", "algorithm=bc")
+    rows = build.demonstrations(config, build.env_spec(config, None))
+    assert len(rows) == 60 - HELD_OUT and f"{HELD_OUT} of 60 answers left out" in capsys.readouterr().out
+    env = MathEnv(str(problems))
+    assert not env.kept_back() & {row["prompt"][0] for row in rows}
+

@@ -413,7 +413,7 @@ def test_an_answer_tag_keeps_what_stands_in_it_as_it_was_written():
 
 def test_a_library_that_is_not_installed_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    with pytest.raises(ValueError, match=r"found no library reasoning-gym.*pip install 'm2flow\[reasoning\]'"):
+    with pytest.raises(ValueError, match=r"found no library reasoning-gym.*pip install 'reasoning-gym>=0.1.25'"):
         load("reasoning_gym:chain_sum")
 
 
@@ -435,3 +435,18 @@ def test_the_envs_of_a_process_share_their_problems_until_the_file_changes(tmp_p
     assert shared(str(path), "train", 0, None, 0.0) is first
     path.write_text('{"prompt": "1+2=?", "answer": "3"}\n{"prompt": "1+3=?", "answer": "4"}\n')
     assert shared(str(path), "train", 0, None, 0.0).size == 2
+
+
+def test_arithmetic_that_is_judged_has_no_problem_twice():
+    """Of one digit there are 55 different sums."""
+    judged = load("arithmetic", "evaluate", held_out=0.3, digits=1)
+    asked = {tuple(sorted(judged[place].prompt.removesuffix("=?\n").split("+"))) for place in range(judged.size)}
+    assert len(asked) == judged.size < 55
+
+
+def test_half_a_surrogate_pair_is_refused_with_its_line(tmp_path):
+    path = tmp_path / "half.jsonl"
+    path.write_text(json.dumps({"prompt": "\ud800 1+1=?", "answer": "2"}) + "\n")
+    with pytest.raises(ValueError, match="line 1.*half a surrogate pair"):
+        load(str(path))
+

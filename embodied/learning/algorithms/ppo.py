@@ -71,10 +71,9 @@ class PPO(Algorithm):
         old, targets, spread = (torch.cat([t.flatten() for t in each])[taken] for each in (values, returns, plain))
         metrics = {
             "return": torch.stack([t.rewards.sum() for t in trajectories]).mean().item(),
-            "advantage_std": spread.std(correction=0).item(),
-            "value": old.mean().item(),
-            "explained_variance": _explained(old, targets),
         }
+        if len(old):  # of texts every prompt may have been dropped
+            metrics |= {"advantage_std": spread.std(correction=0).item(), "value": old.mean().item(), "explained_variance": _explained(old, targets)}
         advantages = [losses.spread(a.view(each.taken.shape), t.choices.shape[1]) for a, each, t in zip(scaled, judged, trajectories)]
         return Estimate(advantages, [r.view_as(t.values) for r, t in zip(returns, trajectories)], [True] * len(trajectories), metrics)
 
