@@ -8,7 +8,7 @@ geometric (mean 49) and cut at 256; `medium`, the same of 384 x 6 layers. Both s
 temperature 1, no reference model, group-scaled rewards, token-mean loss, one AdamW update of one epoch, and `envs.answers.grade` as the reward; what random
 weights write is right about 3 times in 10 by golds that are digits, so that hardly a group is left out of our update (TRL's takes in all, groups of equal rewards too).
 
-Ours is the training program's own loop (ledger, simulators, act and learn through the executor, metrics written) without its checkpoints. TRL: `trl_batch` answers to a
+Ours is the training program's own loop (ledger, act and learn through the executor, answers graded in a worker process, metrics written) without its checkpoints. TRL: `trl_batch` answers to a
 forward and backward, generation of all 128 at once by `generate`, or by transformers' continuous batching. Each of `rounds` starts one process per side in turn
 (so that other load meets both) and leaves out its first step. Seconds are wall clock, and beside it the process's CPU time, which other load moves less; threads=1 trl_threads=1
 keeps the waiting of threads for each other out of it.
@@ -83,7 +83,7 @@ def ours(weights: Path, problems: Path, most: int, steps: int, seed: int, thread
 
     config, _ = programs.run_config([
         "env=math", f"env.problems={problems}", "env.held_out=0", "policy=causal_lm", f"policy.checkpoint={weights}", f"policy.prompt_length={PROMPT_LENGTH}", f"policy.max_tokens={most}",
-        "algorithm=grpo", f"algorithm.group_size={GROUP}", f"groups={PROMPTS}", f"sim.slots={PROMPTS * GROUP}", f"algorithm.learner.lr={LR}", "algorithm.learner.warmup_updates=0", f"iterations={steps}",
+        "algorithm=grpo", f"algorithm.group_size={GROUP}", f"groups={PROMPTS}", f"sim.slots={PROMPTS * GROUP}", "sim.workers=1", f"algorithm.learner.lr={LR}", "algorithm.learner.warmup_updates=0", f"iterations={steps}",
         "evaluation.before=false", "evaluation.after=false", f"scheduler.learn_threads={threads}", "device=cpu", f"seed={seed}", f"output={output}",
     ])  # fmt: skip
     with ExitStack() as stack:

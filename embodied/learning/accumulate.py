@@ -18,7 +18,7 @@ from embodied.learning.sharding import ALONE, Sharding
 from embodied.learning.shards import Shards
 
 
-ALIKE = 8  # rows of like length in one forward and backward on the CPU
+ALIKE = 4  # rows of like length in one forward and backward on the CPU
 
 
 class Diverged(ValueError):

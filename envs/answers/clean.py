@@ -40,6 +40,7 @@ _ROOTED = re.compile("\u221a\\s?([0-9]+|[A-Za-z])")
 _RAISED_RUN = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b\u207a\u207f]+")
 
 _WRAPPER = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|math(?:rm|bf|it|sf|tt|bb|cal|normal)|mbox|hbox|operatorname\*?|emph|boldsymbol|bm|boxed|fbox|underline)\s*\{([^{}]*)\}")
+_COLOUR = re.compile(r"\\(?:text)?color(?:box)?\s*(?:\[[A-Za-z]*\])?\s*\{[^{}]*\}")
 _SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|scriptstyle|limits|nolimits|bf|rm|it)(?![A-Za-z])\s?")
 _SPACING = re.compile(r"(\\\\)|\\!|\\[,;:> ]|\\q?quad(?![A-Za-z])|~|\s+")
 _FRACTION = re.compile(r"\\[dtc]?frac(?![A-Za-z])\s*")
@@ -57,6 +58,7 @@ _COMMANDS = {
     **dict.fromkeys(("div",), "/"),
     **dict.fromkeys(("ldots", "dots", "cdots"), "..."),
     **dict.fromkeys(("degree",), r"^\circ "),
+    **dict.fromkeys(("lvert", "rvert", "vert"), "|"),
     **dict.fromkeys(("lor",), " or "),
     **dict.fromkeys(("euro",), "\u20ac"),
 }
@@ -93,7 +95,7 @@ def clean(text: str) -> str:
     text = _money(trim(text).replace(r"\$", _MONEY)).replace(_MONEY, "$")
     text = _SPACING.sub(lambda found: found.group(1) or ("" if found.group() == r"\!" else " "), text)
     text = re.sub(r"\\[()\[\]]", " ", text)  # the delimiters of mathematics within prose
-    text = _SIZES.sub("", text).replace("{,}", ",").replace("{bmatrix}", "{pmatrix}").replace(r"\%", "%")
+    text = _SIZES.sub("", _COLOUR.sub("", text)).replace("{,}", ",").replace("{bmatrix}", "{pmatrix}").replace(r"\%", "%")
     text = _POWER.sub("^", text).replace("**", "")  # Python's power, or emphasis
     while (unwrapped := _WRAPPER.sub(r" \1 ", text)) != text:
         text = unwrapped

@@ -13,6 +13,7 @@ from envs.answers.numbers import top_level
 from envs.answers.read import Answer
 from envs.answers.units import known
 
+_SEVERAL = re.compile(r"\.\.|[0-9}] ?_|[?:;~&]|^[^|]*\|[^|]*$|\\[bp]?mod(?![A-Za-z])")  # algebra reads a number before it as all there is
 _BY_THE_LETTER = {"choice", "time", "words", "prose", "undefined"}
 
 
@@ -41,6 +42,8 @@ def same(found: Answer, sought: Answer) -> bool | None:
         return False
     if "number" in kinds and any(sign in found.text + sought.text for sign in "=<>"):
         return False  # an equation is no number
+    if "number" in kinds and _SEVERAL.search(found.text):
+        return False
     if found.kind == "math" and sought.kind == "number" and any(at for sign in "+-*" for at in top_level(found.text, sign)):
         return False  # nor is a sum that is left undone, with 0x added to it
     return None if _units_agree(found, sought) else False

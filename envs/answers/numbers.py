@@ -43,6 +43,35 @@ def rational(text: str, depth: int = 0) -> Fraction | None:
     return _composed(text, depth)
 
 
+def settled(text: str | None) -> Fraction | None:
+    """Like `rational`, and None where it is undefined."""
+    try:
+        return rational(text or "")
+    except Undefined:
+        return None
+
+
+def worked_out(text: str, depth: int = 0) -> Fraction | None:
+    """The value of a sum or product of numbers, for checking it against one that is written out; None where it is none. Raises Undefined."""
+    text = text.strip()
+    if (value := rational(text)) is not None or depth > DEPTH:
+        return value
+    if text[:1] == "(" and _closing(text, 0) == len(text) - 1:
+        return worked_out(text[1:-1], depth + 1)
+    for signs in ("+-", "*/"):
+        at = max((at for sign in signs for at in top_level(text, sign) if text[:at].rstrip()[-1:] not in ("", *"+-*/^")), default=None)
+        if at is not None:
+            left, right = worked_out(text[:at], depth + 1), worked_out(text[at + 1 :], depth + 1)
+            return None if left is None or right is None else _combined(left, text[at], right)
+    return None
+
+
+def _combined(left: Fraction, sign: str, right: Fraction) -> Fraction:
+    if sign in "+-":
+        return left + right if sign == "+" else left - right
+    return left * right if sign == "*" else _ratio(left, right)
+
+
 def _literal(text: str) -> Fraction | None:
     if _DECIMAL.fullmatch(text):
         return Fraction(re.sub("[, ]", "", text).rstrip("."))
@@ -66,6 +95,9 @@ def _composed(text: str, depth: int) -> Fraction | None:
             return _quotient(text[6:middle], text[middle + 2 : -1], depth)
     if text.startswith(r"\sqrt{") and _closing(text, 5) == len(text) - 1:
         return _root(rational(text[6:-1], depth + 1))
+    if text[0] == text[-1] == "|" and text.count("|") == 2:
+        inner = rational(text[1:-1], depth + 1)
+        return None if inner is None else abs(inner)
     slashes = top_level(text, "/")
     if slashes:
         return _quotient(text[: slashes[0]], text[slashes[0] + 1 :], depth) if len(slashes) == 1 else None

@@ -11,16 +11,19 @@ import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from envs.answers.numbers import Undefined, rational, top_level
-from envs.answers.units import scale, split_money, unit
+from envs.answers.choices import choice
+from envs.answers.numbers import Undefined, rational, settled, top_level, worked_out
+from envs.answers.units import counted, known, scale, split_money, unit
 
 DEPTH = 4  # of lists in lists
 ITEMS = 64  # of a list
 
 _NAME = re.compile(r"(?:[A-Za-z]|\\[a-z]+ ?)(?:_(?:[0-9A-Za-z]|\{ ?[0-9A-Za-z]+ ?\}))?(?:\([A-Za-z]\))?")
-_CHOICE = re.compile(r"(?:[Oo]ption |[Cc]hoice )?(?:([A-J])|\( ?([A-Ja-j]) ?\)(?: [^+*/=^-].*)?|([A-J]) ?[.):](?: .*)?)")
+_STATEMENT = re.compile(r"(?:(?:so|thus|hence|therefore|the|my|final|correct),? )*answer ?(?:is|:|=) ?", re.IGNORECASE)
+_REMARK = re.compile(r"([^()]*[0-9}]) ?\(([^()]*)\)")
+_AGAIN = re.compile(r"(.*[0-9}]),? (?:i\.e\.|that is),? (.*)")
 _TIME = re.compile(r"([0-9]{1,2}):([0-9]{2}) ?(?:([aApP])\.? ?[mM])?\.?")
-_TAIL = re.compile(r"(?<=[0-9}).])( ?)(?=[A-Za-z%$€£¥]|\^\\circ)")
+_TAIL = re.compile(r"(?<=[0-9}).])( ?)(?=[A-Za-z%$€£¥¢]|\^\\circ)")
 _UNIT = re.compile(r"(?<=[0-9})a-z]) (?=[A-Za-z%$€£¥])|(?<=[0-9})a-z]) ?(?=\^\\circ)")
 _UNDONE = re.compile(r"(?:[0-9+\-*/^(){}. ]|\\frac|\\sqrt|,(?=[0-9]{3}))+")
 _WORDS = re.compile(r"[^\\^_=+*/<>{}()\[\]|!%$0-9]+")
@@ -43,7 +46,9 @@ class Answer:
 
 def read(text: str, depth: int = 0) -> Answer:
     """Never raises, whatever `text` is."""
-    name, rest = _named(text.strip())
+    text = text.strip()
+    stated = _STATEMENT.match(text)
+    name, rest = _named(text[stated.end() :] if stated else text)
     answer = _read(rest, depth)
     return replace(answer, name=name) if name else answer
 
@@ -60,7 +65,7 @@ def _read(text: str, depth: int) -> Answer:
         found = _number(text)
     except Undefined:
         return Answer("undefined", text)
-    found = found or _choice(text) or _time(text)
+    found = found or _remarked(text, depth) or _choice(text) or _time(text)
     if found is None and depth < DEPTH:
         found = _plus_minus(text, depth) or _union(text, depth) or _group(text, depth) or _bare(text, depth)
     return found or _rest(text)
@@ -76,7 +81,44 @@ def _named(text: str) -> tuple[str, str]:
     heads = [head.strip() for head in re.split("=", text[: signs[-1]])]
     if not all(not head or _NAME.fullmatch(head) or _UNDONE.fullmatch(head) or _WORDS.fullmatch(head) for head in heads):
         return "", text
-    return heads[0] if _NAME.fullmatch(heads[0]) else "", text[signs[-1] + 1 :].strip()
+    last = text[signs[-1] + 1 :].strip()
+    if len(heads) == 1 and re.fullmatch("[A-Za-z]", last) and settled(heads[0]) is not None:
+        return last, heads[0]  # 5 = x
+    answer = _side([head for head in heads if _UNDONE.fullmatch(head)], last)
+    if answer is None:
+        return "", text
+    return heads[0] if _NAME.fullmatch(heads[0]) else "", answer
+
+
+def _side(heads: list[str], last: str) -> str | None:
+    """The answer of equations from the numbers `heads` to `last`: `last`, or a number that it comes to as in `12 = 3*4`. None: not one answer."""
+    number = next((head for head in heads if settled(head) is not None), None)
+    if settled(last) is not None:
+        plain = number is not None and not set(number + last) & set("/\\^")  # 1/3 = 0.33 is rounded
+        return None if plain and settled(number) != settled(last) else last
+    try:
+        value = worked_out(last)
+    except Undefined:
+        return None
+    if number is not None and value is not None:
+        return number if settled(number) == value else None
+    variable = re.search("[A-Za-z]", re.sub(r"\\[A-Za-z]+", "", last))
+    return None if heads and variable and not _WORDS.fullmatch(last) and _number(last) is None else last
+
+
+def _remarked(text: str, depth: int) -> Answer | None:
+    """A number after which brackets say how it comes about, its name in words or its unit, or that is said again: `12 (3*4 = 12)`, `12 (twelve)`, `1/2, i.e. 0.5`."""
+    found = _REMARK.fullmatch(text) or _AGAIN.fullmatch(text)
+    number = _number(found.group(1)) if found and depth < DEPTH else None
+    if found is None or number is None:
+        return None
+    remark = found.group(2).strip()
+    if "=" in remark or found.re is _AGAIN:
+        return number if read(remark, depth + 1).value == number.value else None
+    if counted(remark) == number.value:
+        return number
+    measure = unit(remark, True) if not number.unit else None
+    return replace(number, unit=measure) if measure and known(measure) else None
 
 
 def _number(text: str) -> Answer | None:
@@ -96,8 +138,8 @@ def _number(text: str) -> Answer | None:
 
 
 def _choice(text: str) -> Answer | None:
-    found = _CHOICE.fullmatch(text)
-    return Answer("choice", next(part for part in found.groups() if part).upper()) if found else None
+    letter = choice(text)
+    return Answer("choice", letter) if letter else None
 
 
 def _time(text: str) -> Answer | None:

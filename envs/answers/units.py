@@ -50,6 +50,8 @@ _NOT_UNITS = frozenset(
     "a an and as at because but by choose e else except exp cos for from has have i if is it least less ln log max min minus mod modulo more most neither no nor not of off or over pi plus remainder sin so sqrt squared"
     " tan than that the then there thus times to too unless was were when where which while with wrong".split()
 ) - {"min"}
+COUNT_WORDS = tuple("two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety".split())
+_COUNTS = {"zero": 0, "one": 1} | {word: number if number <= 20 else 10 * (number - 18) for number, word in enumerate(COUNT_WORDS, 2)}
 _WORD = re.compile(r"[A-Za-z]+")
 _SHAPE = re.compile(r"(?:(?:per|sq|square|cubic|[A-Za-z]+\.?)(?:\^(?:\{[23]\}|[23]))?(?: ?/ ?| |-|$)){1,4}")
 _CURRENCY = re.compile(r"([+-]?) ?([$€£¥]) ?")
@@ -73,12 +75,14 @@ def unit(text: str, spaced: bool) -> str | None:
     text = text.strip()
     if text in (r"^\circ", "%", "$", "€", "£", "¥"):
         return "deg" if text == r"^\circ" else text
+    if text == "¢":
+        return "cent"
     if text in (r"^\circ C", r"^\circ F", r"^\circ c", r"^\circ f"):
         return "deg" + text[-1].lower()
     if not _SHAPE.fullmatch(text) or len(text) > 60:
         return None
     words = [word.lower() for word in _WORD.findall(text)]
-    if any(word in _NOT_UNITS or word in _SCALES for word in words):
+    if any(word in _NOT_UNITS or word in _SCALES or word in COUNT_WORDS for word in words):
         return None
     names = [_name(word) for word in words]
     if None in names and (not spaced or any(len(word) == 1 for word, name in zip(words, names) if name is None)):
@@ -105,3 +109,11 @@ def _canonical(text: str, words: list[str], names: list[str | None]) -> str:
     text = re.sub(r"\b(?:sq|square) (\S+)", r"\1^2", text)
     text = re.sub(r"\bcubic (\S+)", r"\1^3", text)
     return re.sub(r" ?(?:/|\bper\b) ?", "/", text).strip()
+
+
+def counted(words: str) -> int | None:
+    """The number from 0 to 99 that `words` name."""
+    first, _, second = words.lower().replace("-", " ").partition(" ")
+    if second:
+        return _COUNTS[first] + _COUNTS[second] if _COUNTS.get(first, 0) >= 20 and 0 < _COUNTS.get(second, 0) < 10 else None
+    return _COUNTS.get(first)

@@ -67,4 +67,4 @@ def test_nothing_beside_a_row_is_longer_than_its_like(policy: CausalLM, batch: B
     policy.evaluate = lambda inputs, choices, **more: (widths.append((len(choices), int((choices != NO_TOKEN).sum(1).max()))), evaluate(inputs, choices, **more))[1]
     gradients(policy, batch, 1, None)
     lengths = sorted(int(row.sum()) for row in batch.weights > 0)
-    assert widths == [(8, lengths[end - 1]) for end in range(8, ROWS + 1, 8)]
+    assert widths == [(4, lengths[end - 1]) for end in range(4, ROWS + 1, 4)]
