@@ -9,7 +9,7 @@ import re
 
 _CHOICE = re.compile(r"(?:[Oo]ption |[Cc]hoice )?(?:([A-J])|\( ?([A-Ja-j]) ?\)(?: [^+*/=^-].*)?|([A-J]) ?[.):](?: .*)?)")
 _OTHER_CHOICE = re.compile(
-    r"(?<![A-Za-z])\( ?([A-Ja-j]) ?\)|(?<![A-Za-z'])([A-J])[).:](?= |$)|(?:^|[,;/.|!?]|\b(?i:or|and|no|wait|actually|rather|instead|is|option|choice)\b) ?([A-J])(?![\w'])(?<!A(?= [a-z]))(?<!I(?= ))"
+    r"(?<![A-Za-z])\( ?([A-Ja-j]) ?\)|(?<![A-Za-z'])([A-J])[).:](?= |$)|(?:^(?=.$)|[,;/.|!?]|(?<![A-J] )\b(?i:or|and)\b|\b(?i:no|wait|actually|rather|instead|is|option|choice)\b) ?([A-J])(?![\w'])(?<!A(?= [a-z]))(?<!I(?= ))"
 )
 _TOGETHER = re.compile(r"\b(?:both|neither|all of|none of|any of)\b", re.IGNORECASE)  # what choices are named after it are what a choice says
 

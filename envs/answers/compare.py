@@ -42,7 +42,7 @@ def same(found: Answer, sought: Answer) -> bool | None:
         return False
     if "number" in kinds and any(sign in found.text + sought.text for sign in "=<>"):
         return False  # an equation is no number
-    if "number" in kinds and _SEVERAL.search(found.text):
+    if "number" in kinds and (_SEVERAL.search(found.text) or _SEVERAL.search(sought.text)):
         return False
     if found.kind == "math" and sought.kind == "number" and any(at for sign in "+-*" for at in top_level(found.text, sign)):
         return False  # nor is a sum that is left undone, with 0x added to it

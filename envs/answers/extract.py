@@ -20,7 +20,7 @@ from fractions import Fraction
 from envs.answers.choices import several_choices
 from envs.answers.clean import clean, trim
 from envs.answers.read import is_answer, read
-from envs.answers.units import COUNT_WORDS
+from envs.answers.units import COUNT_WORDS, counted
 
 LINE = 600  # characters of a line that are looked at for an answer
 SHORT = 200  # characters of a response that may be an answer as a whole
@@ -47,14 +47,14 @@ _CONDITION = re.compile(r"\b(?:if|whether) (?:\w+ )?$", re.IGNORECASE)
 _RETRACTED = re.compile(r"[.!?,;]\s+(?:no[,.!:]|no wait|wait|actually|correction|sorry|oops|hmm)(?![A-Za-z])", re.IGNORECASE)
 _NEGATED = re.compile(r"\b(?:not|never|isn't|cannot|can't|unknown)\b", re.IGNORECASE)
 _COUNT = "|".join(COUNT_WORDS)
-_AFTER = re.compile(rf"[$)]{{0,2}}\s?\(?(?:[A-Za-z']+\s)?(?:(?:or|and|then|to|,|;|/|-|:|\||\.\.\.?)\s?)?(?:[-+$\\(]{{0,3}}[0-9]|(?:{_COUNT})\b)", re.IGNORECASE)  # a second answer beside the first
+_AFTER = re.compile(rf"[$)]{{0,2}}\s?\(?(?:[A-Za-z']+\s)?(?:(?:or|and|then|to|,|;|/|-|:(?!\s)|\||\.\.\.?)\s?)?(?:[-+$\\(]{{0,3}}[0-9]|(?:{_COUNT})\b)", re.IGNORECASE)  # a second answer beside the first
 _CHANGED = re.compile(
-    r"[$)]{0,2}[\s-]?(?:and an?|squared|cubed|hal(?:f|ves)|thirds?|fourths?|fifths?|quarters?|factorial|hundred|thousand|million|billion|trillion|dozen|plus|minus|times|over|mod|modulo)(?![A-Za-z])",
+    r"[$)]{0,2}[\s-]?(?:and an?|squared|cubed|hal(?:f|ves)|thirds?|fourths?|fifths?|quarters?|factorial|hundred|thousand|million|billion|trillion|dozen)(?![A-Za-z])",
     re.IGNORECASE,
 )  # words that make another number of the one before them
 _RIVAL = re.compile(r"\b(?:or|and|then|to|but|maybe|perhaps|also)\b|[;,/|]|\.\.")  # after it, a number is another answer
 _CONTRAST = re.compile(r"\bnot [$\\]{0,2}[-+]?[0-9.,]*[0-9]")
-_REMARK = re.compile(r"\(([^()]*=[^()]*)\)")
+_REMARK = re.compile(r"\(([^()]*=[^()]*|[A-Za-z -]*)\)")
 _SET = re.compile(r"(?<![A-Za-z}^_0-9])\\?\{")
 _CHAIN = re.compile(r"(?<![\w.])[-+(]?[0-9](?:[0-9.,()+*/ -]|\\times|\\cdot){1,80}= ?(?=[-+$\\]{0,3}[0-9])")
 _UNIT = r"(?:cm|mm|km|kg|mg|ml|ft|mph|km/h|m/s|min|h)\b"
@@ -190,19 +190,23 @@ def _stands_alone(found: re.Match, strict: bool) -> bool:
     end = (_REASON if strict else _SENTENCE).search(text, start, start + LINE)
     rest = text[start : end.start() if end else start + LINE]
     value = _value(found.group())
-    rest = _REMARK.sub(lambda remark: "" if _value(remark.group(1)) == value is not None else remark.group(), _CONTRAST.sub("", rest))
+
+    def unless_same(remark: re.Match) -> str:
+        return "" if value is not None and value in (_value(remark.group(1)), counted(remark.group(1))) else remark.group()
+
+    rest = _REMARK.sub(unless_same, _CONTRAST.sub("", rest))
     if _CHANGED.match(rest) or _AFTER.match(rest):
         return False
     if not strict:
         rest = rest[rival.start() :] if (rival := _RIVAL.search(rest)) else ""
-    return all(_value(other.group()) == value for other in _NUMBER.finditer(_settled(rest)))
+    return all(_value(other.group()) == value for other in _NUMBER.finditer(_without_sums(rest)))
 
 
 def _only_mention(text: str) -> str | None:
     """The number or piece of mathematics in a sentence, where it names no other and does not deny it."""
     if _NEGATED.search(text):
         return None
-    text = _SET.sub(" ", _settled(text))
+    text = _SET.sub(" ", _without_sums(text))
     spans = {span.group().strip("$ ") for span in _SPAN.finditer(text) if _reads_as_answer(span.group())}
     numbers = list(_NUMBER.finditer(_SPAN.sub(" ", text) if spans else text))
     if len(spans) + len({_value(number.group()) for number in numbers}) != 1 or any(not _stands_alone(number, strict=True) for number in numbers):
@@ -210,7 +214,7 @@ def _only_mention(text: str) -> str | None:
     return _last_mention(text)
 
 
-def _settled(text: str) -> str:
+def _without_sums(text: str) -> str:
     """`text` with 12 where it says 3 * 4 = 12."""
     return _CHAIN.sub(lambda sums: "" if re.search(r"[+*/\\-]", sums.group()[1:]) else sums.group(), text)
 

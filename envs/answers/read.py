@@ -1,8 +1,8 @@
 r"""What kind of answer a text is, and its value: `read` turns one that `clean` has been over into an `Answer`.
 
 A comma between digits is a thousands separator where groups of three follow (`1,234`), and separates items otherwise; within brackets a comma
-that has a space after it separates first, so `(1,000, 2)` is a pair. A bare list is a set: the order of roots says nothing. `x = 5` is 5, named x.
-One capital letter from A to J is a choice, and so is `(a)`; a bare small letter is a variable.
+that has a space after it separates first, so `(1,000, 2)` is a pair. A bare list is a set: the order of roots says nothing. `x = 5` is 5, named x,
+and so is `x = 5 = 2 + 3`; `5 = 6` is no number. Of a number with a remark in brackets, `12 (twelve)`, the remark must say the same.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def is_answer(answer: Answer) -> bool:
 
 def _read(text: str, depth: int) -> Answer:
     try:
-        found = _number(text)
+        found = _number(text) or _remarked(text, depth)
     except Undefined:
         return Answer("undefined", text)
-    found = found or _remarked(text, depth) or _choice(text) or _time(text)
+    found = found or _choice(text) or _time(text)
     if found is None and depth < DEPTH:
         found = _plus_minus(text, depth) or _union(text, depth) or _group(text, depth) or _bare(text, depth)
     return found or _rest(text)
@@ -97,13 +97,13 @@ def _side(heads: list[str], last: str) -> str | None:
         plain = number is not None and not set(number + last) & set("/\\^")  # 1/3 = 0.33 is rounded
         return None if plain and settled(number) != settled(last) else last
     try:
-        value = worked_out(last)
+        value, measured = worked_out(last), _number(last)
     except Undefined:
         return None
     if number is not None and value is not None:
         return number if settled(number) == value else None
     variable = re.search("[A-Za-z]", re.sub(r"\\[A-Za-z]+", "", last))
-    return None if heads and variable and not _WORDS.fullmatch(last) and _number(last) is None else last
+    return None if heads and variable and not _WORDS.fullmatch(last) and measured is None else last
 
 
 def _remarked(text: str, depth: int) -> Answer | None:

@@ -1,4 +1,4 @@
-"""What may follow a number without being part of it: units, percent and money, and words of scale such as `million`.
+"""What may follow a number without being part of it: units, percent and money, and words of scale such as `million`; and the numbers that words name.
 
 A unit is ignored where only one side has one. Where both sides have one that is known here, they must agree.
 """
