@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from pathlib import Path
 from typing import Any, Sequence
 
@@ -12,6 +11,7 @@ from embodied.config import ConfigError, value_of
 from embodied.episodes import EvaluationLedger
 from embodied.runs.folder import MARKER, RunFolder
 from embodied.wiring import build
+from envs.math.problems import location
 from envs.spec import EnvSpec
 from policies.base import PolicySpec
 
@@ -175,12 +175,7 @@ def _same(one: Any, other: Any) -> bool:
     """Whether two values of env.problems mean the same ones; a file is known by its bytes, and by its name where it is no longer where it was."""
     if one is None or other is None or one == other:
         return one == other
-    first, second = (_file(str(each)) for each in (one, other))
+    first, second = (location(str(each)) for each in (one, other))
     if first.is_file() and second.is_file():
         return first.stat().st_size == second.stat().st_size and first.read_bytes() == second.read_bytes()
     return first.resolve() == second.resolve() or (not first.exists() and first.name == second.name)
-
-
-def _file(problems: str) -> Path:
-    kind, _, name = problems.partition("packaged:")
-    return Path(str(resources.files("assets") / name)) if name and not kind else Path(problems).expanduser()

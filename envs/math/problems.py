@@ -59,9 +59,7 @@ def load(
         from envs.math.reasoning import ReasoningGym
 
         return ReasoningGym(problems.removeprefix(REASONING), split, seed, size, share)
-    path = Path(problems).expanduser()
-    if problems.startswith(PACKAGED):
-        path = Path(str(resources.files("assets") / problems.removeprefix(PACKAGED)))
+    path = location(problems)
     if not path.exists():
         raise ValueError(f"found problems={problems!r}, wanted {KINDS}; there is no such file in {path.parent if problems.startswith(PACKAGED) else Path.cwd()}")
     from envs.math import files
@@ -74,9 +72,14 @@ def load(
     return found
 
 
+def location(problems: str) -> Path:
+    """Where the file or folder that `problems` names is, or would be."""
+    return Path(str(resources.files("assets") / problems.removeprefix(PACKAGED))) if problems.startswith(PACKAGED) else Path(problems).expanduser()
+
+
 def shared(problems: str | None, *asked: Any) -> Problems:
     """`load` with the arguments in its order, once for all the envs of this process, for as long as the file stays as it is."""
-    path = Path(problems).expanduser() if isinstance(problems, str) else None
+    path = location(problems) if isinstance(problems, str) else None
     status = path.stat() if path is not None and path.is_file() else None
     key = tuple(tuple(each) if isinstance(each, list) else each for each in asked)
     return _loaded(problems, key, status and (path.resolve(), status.st_mtime_ns, status.st_size))

@@ -14,12 +14,6 @@ class Fitted:
 
     prompts: list[list[int]]  # of a dropped one, what a cut would leave: it stands for nothing and is not answered
     over: list[int]  # tokens that each had beyond the limit; 0 where it fits
-    drops: bool  # those that had any are dropped
-    limit: int
-
-    def remark(self, row: int) -> str | None:
-        """What the log says of a row; None where its prompt is whole."""
-        return remark(self.over[row], self.drops, self.limit)
 
 
 def remark(over: int, drops: bool, limit: int) -> str | None:
@@ -30,7 +24,7 @@ def remark(over: int, drops: bool, limit: int) -> str | None:
 def fit(prompts: Sequence[Sequence[int]], limit: int, how: str = "error", head: int = 0) -> Fitted:
     """Token ids of prompts, each made to have at most `limit` tokens.
 
-    how: "error" raises ValueError, "drop" marks them as not to be answered, "left_cut" takes tokens away from the left, after the first `head`
+    how: "error" raises ValueError; "drop" (such are not to be answered) and "left_cut" take tokens away from the left, after the first `head`
     (a chat template's header, or <bos>), which stay. The same ids have to go to generation and to training.
     Raises ValueError for a way that is none of these, and for a head that leaves no room.
     """
@@ -42,4 +36,4 @@ def fit(prompts: Sequence[Sequence[int]], limit: int, how: str = "error", head: 
     if longer and how == "error":
         raise ValueError(f"found {len(longer)} of {len(prompts)} prompts with more tokens than policy.prompt_length={limit}, the longest of {max(longer)}; set policy.prompt_length={max(longer)} or more, or policy.long_prompts=drop or left_cut")
     fitted = [list(tokens) if len(tokens) <= limit else [*tokens[:head], *tokens[head - limit :]] for tokens in prompts]
-    return Fitted(fitted, [max(0, len(tokens) - limit) for tokens in prompts], how == "drop", limit)
+    return Fitted(fitted, [max(0, len(tokens) - limit) for tokens in prompts])
